@@ -1,0 +1,1 @@
+"""The few words every part shares: ids, instants, causes. No asyncio, nothing of llmgw."""

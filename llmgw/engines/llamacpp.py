@@ -1,0 +1,75 @@
+"""llama.cpp's server. Flags, probes and messages read from release b11434 and measured with it on a CPU.
+
+It listens about 20 ms after its start and answers 503 on every path until the weights are loaded; then `/health`
+answers 200 without touching the engine. It has no drain: SIGTERM refuses new connections at once and cuts streams, so
+the gateway must have drained before. An active stream would delay the exit to the next SSE ping (30 s by default), hence
+`--sse-ping-interval`. One name a server is enough: requests are answered whatever model they name.
+
+Without `llama-server` on the node, `llmgw.agent.llamacpp` runs the same C++ server from the `xllamacpp` wheel.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from llmgw.base.ids import shard_id
+from llmgw.engines.shard import PYTHON, WEIGHTS, ExitPattern, RestartPolicy, ShardSpec
+
+if TYPE_CHECKING:
+    from llmgw.engines.adapter import Placed
+
+OWN_PROGRAMS = (("llama-server",), (PYTHON, "-m", "llmgw.agent.llamacpp"))
+
+EXIT_PATTERNS = (
+    ExitPattern(r"couldn't bind HTTP server socket", "port_taken", "the port is taken by another process"),
+    ExitPattern(r"failed to (load|open) .*(model|GGUF)|error loading model", "weights_bad", "the weights cannot be loaded"),
+    ExitPattern(r"invalid argument|unrecognized arguments|error: argument", "bad_arguments", "the engine refused its arguments"),
+    ExitPattern(r"failed to create context", "context_too_large", "the context does not fit in memory"),
+    ExitPattern(r"out of memory|failed to allocate", "out_of_memory", "memory ran out"),
+)
+
+
+class LlamaCpp:
+    """The adapter of llama.cpp's server."""
+
+    name = "llamacpp"
+    serves_without_gpu = True
+
+    def shards(self, placed: Placed) -> tuple[ShardSpec, ...]:
+        """Return the single shard: llama.cpp serves a replica with one process."""
+        model, profile = placed.model, placed.profile
+        command = profile.command or (placed.definition.command if placed.definition else None)
+        definition_env = placed.definition.env if placed.definition else {}
+        threads = ("--threads", str(profile.cpus)) if profile.cpus else ()
+        args = (
+            *("--model", WEIGHTS, "--alias", model.name),
+            *("--host", "127.0.0.1", "--port", str(placed.port)),
+            *("--metrics", "--sse-ping-interval", "5"),
+            *threads,
+            *profile.args,
+        )
+        backoff = placed.backoff
+        return (
+            ShardSpec(
+                shard=shard_id(placed.replica, 0),
+                replica=placed.replica,
+                model=model.name,  # type: ignore[arg-type] # the validated name is the id
+                profile=profile.name,
+                rank=0,
+                hash=placed.hash,
+                programs=(tuple(command),) if command else OWN_PROGRAMS,
+                args=args,
+                env={**definition_env, **profile.env},
+                weights=model.weights.path,
+                port=placed.port,
+                served_name=model.name,
+                ready_path="/health",
+                models_path="/v1/models",
+                cpus=profile.cpus,
+                memory=profile.memory,
+                start_timeout=profile.start_timeout,
+                stop_grace=10.0,
+                restarts=RestartPolicy(backoff.base, backoff.max, backoff.give_up_after, backoff.reset_after),
+                exit_patterns=EXIT_PATTERNS,
+            ),
+        )

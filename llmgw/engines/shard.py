@@ -1,0 +1,68 @@
+"""`ShardSpec`: all that an agent needs to know to run one shard, so that a new engine needs no new agent.
+
+Two things only the node can know are left open and named by tokens that stand for a whole argument: where the weights
+lie (`WEIGHTS`) and which Python runs the agent (`PYTHON`). `programs` is a list of alternatives, first found wins,
+because the control plane does not know what is installed on the node.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llmgw.base.ids import ModelName, ReplicaId, RestartHash, ShardId
+
+WEIGHTS = "{weights}"
+"""Argument that the agent replaces by the resolved path of the weights."""
+PYTHON = "{python}"
+"""Argument that the agent replaces by its own interpreter."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """When a crashed engine is started again. Times in seconds."""
+
+    base: float
+    maximum: float
+    give_up_after: int
+    reset_after: float
+
+    def delay(self, failures: int) -> float:
+        """Return the wait before the next start after so many failures in a row (1 or more): base · 2^(n-1)."""
+        return float(min(self.maximum, self.base * 2 ** min(max(0, failures - 1), 30)))
+
+
+@dataclass(frozen=True, slots=True)
+class ExitPattern:
+    """What a line of an engine's log says about why it ended."""
+
+    pattern: str
+    """Regular expression, searched in each of the last lines."""
+    code: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSpec:
+    """One shard of a replica: what to run, where it listens, how to know that it is ready, how to stop it."""
+
+    shard: ShardId
+    replica: ReplicaId
+    model: ModelName
+    profile: str
+    rank: int
+    hash: RestartHash
+    programs: tuple[tuple[str, ...], ...]
+    args: tuple[str, ...]
+    env: Mapping[str, str]
+    weights: str
+    port: int
+    served_name: str
+    """What `/v1/models` of a ready engine must name; the proof that the port answers for this model."""
+    ready_path: str
+    """Answers 200 when the engine can serve, 503 or a refused connection while it loads."""
+    models_path: str
+    cpus: int | None
+    memory: int | None
+    start_timeout: float
+    stop_grace: float
+    restarts: RestartPolicy
+    exit_patterns: tuple[ExitPattern, ...]

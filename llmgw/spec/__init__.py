@@ -1,0 +1,1 @@
+"""What an operator may write: one module a kind, as frozen strict pydantic models; `schemas/` is generated from it."""

@@ -1,0 +1,43 @@
+"""The restart hash: what makes a running replica the one that is wanted.
+
+It covers only what was **set** and what **restarts** (impact `restart` or `redownload`). So a new release of llmgw
+that adds a field with a default, or writes a command line differently, restarts nothing; and a renamed profile, a new
+alias or a longer timeout does not either. Rejected: hashing the command line (every upgrade would restart the fleet)
+and hashing the whole object (so would every comment-like change).
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from pydantic import BaseModel
+
+from llmgw.base.ids import RestartHash
+from llmgw.spec.cluster import EngineDefinition
+from llmgw.spec.common import RESTARTING, impact_of
+from llmgw.spec.model import Model, Profile
+
+
+def restart_hash(model: Model, profile: Profile, engine: EngineDefinition | None) -> RestartHash:
+    """Return 16 hexadecimal digits that change exactly when a replica must be replaced by a new one.
+
+    `engine` is the cluster's own definition of the profile's engine, if it has one.
+    """
+    parts = {
+        "model": model.name,
+        "weights": _restarting(model.weights),
+        "profile": _restarting(profile),
+        "engine": _restarting(engine) if engine is not None else {},
+    }
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return RestartHash(hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def _restarting(value: BaseModel) -> dict[str, Any]:
+    """Return the set fields whose change restarts, as JSON values; fields set to an empty value count as not set."""
+    dumped = value.model_dump(mode="json")
+    kept: dict[str, Any] = {}
+    for name in sorted(value.model_fields_set):
+        if impact_of(type(value), name) in RESTARTING and dumped[name] not in (None, [], {}):
+            kept[name] = dumped[name]
+    return kept

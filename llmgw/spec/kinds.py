@@ -1,0 +1,9 @@
+"""The list of kinds: what the loader dispatches on and what `schemas/` is generated for."""
+
+from llmgw.spec.cluster import Cluster
+from llmgw.spec.common import SpecModel
+from llmgw.spec.model import Model
+from llmgw.spec.node import Node
+
+KINDS: dict[str, type[SpecModel]] = {"Cluster": Cluster, "Model": Model, "Node": Node}
+"""Every kind by its name, in the order that documentation lists them."""

@@ -1,0 +1,145 @@
+"""The messages, one frozen dataclass each, told apart by `type`; unknown fields are ignored, so a newer peer may add some.
+
+The values they carry (`NodeOrder`, `Report`, `EndpointTable`) are the domain's own dataclasses: pydantic reads and
+writes them as they are. Rejected: a second set of classes for the wire, which would have to be kept equal by hand.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from llmgw.base.ids import NodeName, ReplicaId, ShardId
+from llmgw.fleet.order import NodeOrder
+from llmgw.fleet.report import Report
+from llmgw.fleet.table import EndpointTable
+from llmgw.wire.errors import ProtocolError
+
+PROTOCOL = 1
+"""Version of the protocol. A change that an older peer would misread raises it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First word of the control plane to an agent: who calls, and what this node is called here."""
+
+    protocol: int
+    version: str
+    node: NodeName
+    type: Literal["hello"] = "hello"
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The agent's answer to `Hello`."""
+
+    protocol: int
+    version: str
+    type: Literal["welcome"] = "welcome"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The node's whole wanted state."""
+
+    order: NodeOrder
+    type: Literal["order"] = "order"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A report."""
+
+    report: Report
+    type: Literal["report"] = "report"
+
+
+@dataclass(frozen=True, slots=True)
+class LogRequest:
+    """Asks for the end of a shard's log; attempt 0 means the newest."""
+
+    id: int
+    shard: ShardId
+    attempt: int
+    lines: int
+    type: Literal["log_request"] = "log_request"
+
+
+@dataclass(frozen=True, slots=True)
+class LogReply:
+    """The asked-for lines, or why there are none."""
+
+    id: int
+    attempt: int
+    attempts: tuple[int, ...]
+    lines: tuple[str, ...]
+    error: str | None = None
+    type: Literal["log_reply"] = "log_reply"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHello:
+    """First word of a gateway worker to the control plane."""
+
+    protocol: int
+    version: str
+    pid: int
+    listen: str
+    type: Literal["worker_hello"] = "worker_hello"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The endpoint table to use from now on."""
+
+    table: EndpointTable
+    type: Literal["table"] = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointUsage:
+    """What one worker knows of one endpoint; `ended_ago` in seconds, None if no response has ended here yet."""
+
+    id: ReplicaId
+    in_flight: int
+    ended_ago: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerUsage:
+    """All that a worker has in flight, and the table it goes by. Whole every time."""
+
+    table_version: int
+    endpoints: tuple[EndpointUsage, ...]
+    requests: int
+    """Requests answered since the worker started."""
+    type: Literal["worker_usage"] = "worker_usage"
+
+
+ToAgent = Hello | Order | LogRequest
+FromAgent = Welcome | Said | LogReply
+ToWorker = Table
+FromWorker = WorkerHello | WorkerUsage
+Message = ToAgent | FromAgent | ToWorker | FromWorker
+
+
+@cache
+def _adapter() -> TypeAdapter[Any]:
+    return TypeAdapter(Annotated[Message, Field(discriminator="type")])
+
+
+def encode(message: Message) -> bytes:
+    """Return the message as JSON."""
+    return _adapter().dump_json(message)
+
+
+def decode(payload: bytes) -> Message:
+    """Return the message that the payload holds. Raises ProtocolError for anything else."""
+    try:
+        message: Message = _adapter().validate_json(payload)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ProtocolError(f"unreadable message: {first['msg']} at {where or 'its start'}") from error
+    return message

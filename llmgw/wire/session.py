@@ -1,0 +1,80 @@
+"""The session's state machine: greeting first, then messages of the right direction only. Sans-IO.
+
+A peer of another protocol version is refused in the greeting, with the side to upgrade named, and never half understood.
+"""
+
+from typing import Literal
+
+from llmgw.wire.errors import ProtocolError
+from llmgw.wire.frames import FrameDecoder
+from llmgw.wire.messages import (
+    PROTOCOL,
+    Hello,
+    LogReply,
+    LogRequest,
+    Message,
+    Order,
+    Said,
+    Table,
+    Welcome,
+    WorkerHello,
+    WorkerUsage,
+    decode,
+)
+
+Role = Literal["control_of_agent", "agent", "control_of_worker", "worker"]
+
+_GREETING: dict[Role, type[Hello | Welcome | WorkerHello] | None] = {
+    "control_of_agent": Welcome,
+    "agent": Hello,
+    "control_of_worker": WorkerHello,
+    "worker": None,
+}
+_ACCEPTED: dict[Role, tuple[type, ...]] = {
+    "control_of_agent": (Said, LogReply),
+    "agent": (Order, LogRequest),
+    "control_of_worker": (WorkerUsage,),
+    "worker": (Table,),
+}
+_PEER: dict[Role, str] = {
+    "control_of_agent": "agent",
+    "agent": "control plane",
+    "control_of_worker": "gateway worker",
+    "worker": "control plane",
+}
+
+
+class Session:
+    """What one side may hear. One a connection; after a ProtocolError it is of no further use."""
+
+    def __init__(self, role: Role) -> None:
+        self._role = role
+        self._decoder = FrameDecoder()
+        self._greeted = _GREETING[role] is None
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the peer has said who it is."""
+        return self._greeted
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Take bytes as they came; return the messages they complete. Raises ProtocolError."""
+        return [self._check(decode(payload)) for payload in self._decoder.feed(data)]
+
+    def _check(self, message: Message) -> Message:
+        greeting = _GREETING[self._role]
+        peer = _PEER[self._role]
+        if not self._greeted and greeting is not None:
+            if not isinstance(message, greeting):
+                raise ProtocolError(f"the {peer} began with {message.type!r} instead of its greeting")
+            if message.protocol != PROTOCOL:
+                older = peer if message.protocol < PROTOCOL else "this side"
+                raise ProtocolError(
+                    f"the {peer} ({message.version}) speaks protocol {message.protocol}, this side {PROTOCOL}; "
+                    f"upgrade the older one: {older}"
+                )
+            self._greeted = True
+            return message
+        if not isinstance(message, _ACCEPTED[self._role]):
+            raise ProtocolError(f"the {peer} sent {message.type!r}, which is not for this side")
+        return message
