@@ -8,15 +8,9 @@ the gateway must have drained before. An active stream would delay the exit to t
 Without `llama-server` on the node, `llmgw.agent.llamacpp` runs the same C++ server from the `xllamacpp` wheel.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from llmgw.base.ids import shard_id
+from llmgw.base.ids import ModelName, shard_id
+from llmgw.engines.placed import Placed
 from llmgw.engines.shard import PYTHON, WEIGHTS, ExitPattern, RestartPolicy, ShardSpec
-
-if TYPE_CHECKING:
-    from llmgw.engines.adapter import Placed
 
 OWN_PROGRAMS = (("llama-server",), (PYTHON, "-m", "llmgw.agent.llamacpp"))
 
@@ -53,7 +47,7 @@ class LlamaCpp:
             ShardSpec(
                 shard=shard_id(placed.replica, 0),
                 replica=placed.replica,
-                model=model.name,  # type: ignore[arg-type] # the validated name is the id
+                model=ModelName(model.name),
                 profile=profile.name,
                 rank=0,
                 hash=placed.hash,

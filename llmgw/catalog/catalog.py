@@ -1,0 +1,30 @@
+"""`Catalog`: a whole, validated, immutable cluster directory at a revision. An invalid one is not constructed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llmgw.base.ids import ModelName, NodeName, RestartHash, Revision
+from llmgw.spec.cluster import Cluster, EngineDefinition
+from llmgw.spec.identity import restart_hash
+from llmgw.spec.model import Model, Profile
+from llmgw.spec.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What is wanted. Mappings are sorted by name; only `catalog.compile` makes one."""
+
+    revision: Revision
+    cluster: Cluster
+    nodes: Mapping[NodeName, Node]
+    models: Mapping[ModelName, Model]
+    paths: Mapping[tuple[str, str], str]
+    """Where each object was written: (kind, name) to path."""
+
+    def engine(self, name: str) -> EngineDefinition | None:
+        """Return the cluster's own definition of an engine, or None."""
+        return next((engine for engine in self.cluster.engines if engine.name == name), None)
+
+    def hash_of(self, model: Model, profile: Profile) -> RestartHash:
+        """Return the restart hash of a replica of this model by this profile."""
+        return restart_hash(model, profile, self.engine(profile.engine))

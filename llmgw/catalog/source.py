@@ -1,0 +1,34 @@
+"""`SourceTree`: a whole cluster directory at one revision, as bytes; and the other things a source can say.
+
+A source that failed is a variant of its own: it is never an empty tree.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from llmgw.base.ids import Revision
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTree:
+    """Every file of the cluster directory, by path relative to it, `/`-separated."""
+
+    revision: Revision
+    files: Mapping[str, bytes]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Entries that are not plain files (path to what they are: `symlink`, `submodule`); each becomes a problem."""
+    subject: str = ""
+    """First line of the commit's message."""
+    author: str = ""
+    committed: float | None = None
+    """Unix time of the commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFailed:
+    """The source could not be read; the reason says what to do. Nothing is known of what it holds."""
+
+    reason: str
+
+
+Source = SourceTree | SourceFailed

@@ -1,0 +1,1 @@
+"""The data plane: HTTP/1.1 in, engines out, streams passed through byte for byte."""

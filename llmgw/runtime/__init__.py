@@ -1,0 +1,1 @@
+"""The asyncio tools every loop is built from: owned tasks, latest values, backoff, the one clock. No domain."""
