@@ -16,8 +16,12 @@ OWN_PROGRAMS = (("llama-server",), (PYTHON, "-m", "llmgw.agent.llamacpp"))
 
 EXIT_PATTERNS = (
     ExitPattern(r"couldn't bind HTTP server socket", "port_taken", "the port is taken by another process"),
-    ExitPattern(r"failed to (load|open) .*(model|GGUF)|error loading model", "weights_bad", "the weights cannot be loaded"),
-    ExitPattern(r"invalid argument|unrecognized arguments|error: argument", "bad_arguments", "the engine refused its arguments"),
+    ExitPattern(
+        r"failed to (load|open) .*(model|GGUF)|error loading model", "weights_bad", "the weights cannot be loaded"
+    ),
+    ExitPattern(
+        r"invalid argument|unrecognized arguments|error: argument", "bad_arguments", "the engine refused its arguments"
+    ),
     ExitPattern(r"failed to create context", "context_too_large", "the context does not fit in memory"),
     ExitPattern(r"out of memory|failed to allocate", "out_of_memory", "memory ran out"),
 )

@@ -79,6 +79,8 @@ class Facts:
     weights_dir: str | None
     foreign_ports: tuple[int, ...]
     """TCP ports that something other than the agent's engines listens on."""
+    complaint: str = ""
+    """What keeps the agent from doing its work, such as a full disk; empty if nothing does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,14 +37,23 @@ class Unknown:
 
 Usage = Active | Idle | Unknown
 
-UsageMap = Mapping[ReplicaId, Usage]
-
 NO_WORD = Unknown("no gateway has reported yet")
 
 
-def usage_of(usage: UsageMap, replica: ReplicaId) -> Usage:
-    """Return the usage of one endpoint; `Unknown` if nobody spoke of it."""
-    return usage.get(replica, NO_WORD)
+@dataclass(frozen=True, slots=True)
+class UsageView:
+    """What all gateways together say."""
+
+    endpoints: Mapping[ReplicaId, Usage]
+    otherwise: Usage = NO_WORD
+    """What holds for an endpoint that none of them spoke of."""
+
+    def of(self, replica: ReplicaId) -> Usage:
+        """Return the usage of one endpoint."""
+        return self.endpoints.get(replica, self.otherwise)
+
+
+NO_USAGE = UsageView({})
 
 
 def is_quiet(usage: Usage) -> bool:

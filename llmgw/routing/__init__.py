@@ -1,1 +1,1 @@
-"""Chooses an endpoint, or refuses a request with status and reason. No I/O, no clock, no source of chance of its own."""
+"""Chooses an endpoint, or refuses a request with status and reason. No I/O, no clock, no chance of its own."""

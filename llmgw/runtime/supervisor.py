@@ -18,6 +18,24 @@ class LoopEnded(Exception):
     """A task that must not end did; the cause is chained."""
 
 
+class Owned:
+    """A task that a supervisor owns; whoever asked for it may end it early."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self._task.done()
+
+    def cancel(self) -> None:
+        """End it; the supervisor waits for it."""
+        self._task.cancel()
+
+
 class Supervisor:
     """Owns tasks. Use from the event loop's thread only; `stop` ends every task and waits for each."""
 
@@ -27,13 +45,13 @@ class Supervisor:
         self._failed: asyncio.Future[None] | None = None
         self._stopping = False
 
-    def loop(self, name: str, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def loop(self, name: str, coroutine: Coroutine[Any, Any, None]) -> Owned:
         """Run a task that must not end before `stop`, or before its own task is cancelled by its owner."""
         return self._start(name, coroutine, self._loop_ended)
 
     def job(
         self, name: str, coroutine: Coroutine[Any, Any, None], on_error: Callable[[BaseException], None] | None = None
-    ) -> asyncio.Task[None]:
+    ) -> Owned:
         """Run a task that may end. Its exception goes to `on_error`; without that it fails the supervisor."""
 
         def ended(task: asyncio.Task[None]) -> None:
@@ -66,7 +84,7 @@ class Supervisor:
 
     def _start(
         self, name: str, coroutine: Coroutine[Any, Any, None], ended: Callable[[asyncio.Task[None]], None]
-    ) -> asyncio.Task[None]:
+    ) -> Owned:
         loop = asyncio.get_running_loop()
         if self._failed is None:
             self._failed = loop.create_future()
@@ -78,7 +96,7 @@ class Supervisor:
             ended(task)
 
         task.add_done_callback(done)
-        return task
+        return Owned(task)
 
     def _loop_ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() or self._stopping:
@@ -92,3 +110,16 @@ class Supervisor:
             failure.__cause__ = error
             self._failed.set_exception(failure)
             self._failed.exception()  # it is raised by failure(); nobody waiting yet is no reason for a warning
+
+
+async def first_of(*waits: Coroutine[Any, Any, Any]) -> None:
+    """Wait until one of them ends, end the others, and raise what it raised."""
+    tasks = [asyncio.get_running_loop().create_task(wait) for wait in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

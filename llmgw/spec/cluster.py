@@ -32,7 +32,9 @@ class Backoff(SpecModel):
         json_schema_extra=impact(Impact.LIVE),
     )
     reset_after: Duration = Field(
-        600.0, description="Time ready after which earlier failures are forgotten.", json_schema_extra=impact(Impact.LIVE)
+        600.0,
+        description="Time ready after which earlier failures are forgotten.",
+        json_schema_extra=impact(Impact.LIVE),
     )
 
 

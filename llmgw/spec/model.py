@@ -74,11 +74,11 @@ class Model(SpecModel):
     aliases: list[Alias] = Field(
         default_factory=list, description="Further names that clients may use.", json_schema_extra=impact(Impact.ROUTE)
     )
-    weights: Weights = Field(
-        description="Where the model's weights are.", json_schema_extra=impact(Impact.REDOWNLOAD)
-    )
+    weights: Weights = Field(description="Where the model's weights are.", json_schema_extra=impact(Impact.REDOWNLOAD))
     replicas: Annotated[int, Field(ge=0, le=1000)] = Field(
-        1, description="How many replicas to run; 0 stops the model and keeps it known.", json_schema_extra=impact(Impact.LIVE)
+        1,
+        description="How many replicas to run; 0 stops the model and keeps it known.",
+        json_schema_extra=impact(Impact.LIVE),
     )
     priority: int = Field(
         0,

@@ -7,7 +7,9 @@ from pydantic_core import PydanticCustomError
 
 from llmgw.spec.common import API_VERSION, AbsolutePath, Impact, Label, Name, Port, SpecModel, Text, impact
 
-HostKey = Annotated[str, StringConstraints(pattern=r"^(ssh-[a-z0-9-]+|ecdsa-[a-z0-9-]+|sk-[a-z0-9@.-]+) [A-Za-z0-9+/=]+$")]
+HostKey = Annotated[
+    str, StringConstraints(pattern=r"^(ssh-[a-z0-9-]+|ecdsa-[a-z0-9-]+|sk-[a-z0-9@.-]+) [A-Za-z0-9+/=]+$")
+]
 
 
 class Ssh(SpecModel):
@@ -72,5 +74,7 @@ class Node(SpecModel):
     @model_validator(mode="after")
     def _reachable(self) -> "Node":
         if self.local == (self.ssh is not None):
-            raise PydanticCustomError("reach", "a node has either `local: true` or an `ssh:` block, exactly one of them")
+            raise PydanticCustomError(
+                "reach", "a node has either `local: true` or an `ssh:` block, exactly one of them"
+            )
         return self

@@ -1,0 +1,5 @@
+"""`python -m llmgw`: the command line."""
+
+from llmgw.cli.main import main
+
+main()

@@ -1,0 +1,216 @@
+"""What survives a restart, in SQLite (default) or PostgreSQL, with one set of queries: the lease, events, the last good tree.
+
+One thread does all of it, so the event loop never waits for a disk, and no await happens inside a transaction. Events are
+handed over without waiting; one that cannot be written is logged and dropped, since serving does not depend on it.
+"""
+
+import asyncio
+import base64
+import json
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from llmgw.base.ids import Epoch, OwnerId, Revision
+from llmgw.base.time import Instant
+from llmgw.catalog.source import SourceTree
+from llmgw.ports.sinks import Event, Lease, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+SCHEMA_VERSION = 1
+KEPT_EVENTS = 10_000
+T = TypeVar("T")
+
+_meta = sa.MetaData()
+_schema = sa.Table("llmgw_schema", _meta, sa.Column("version", sa.Integer, nullable=False))
+_lease = sa.Table(
+    "lease",
+    _meta,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("owner", sa.String(64), nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("expires", sa.Double, nullable=False),
+)
+_events = sa.Table(
+    "events",
+    _meta,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("kind", sa.String(64), nullable=False),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("cause", sa.Text, nullable=False),
+)
+_trees = sa.Table(
+    "trees",
+    _meta,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("revision", sa.Text, nullable=False),
+    sa.Column("content", sa.Text, nullable=False),
+)
+
+
+class SqlStore:
+    """Implements `LeaseKeeper` and `EventSink`. Call `open` first and `close` last."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = sa.create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._recorded = 0
+        if self._engine.dialect.name == "sqlite":
+            sa.event.listen(self._engine, "connect", _configure_sqlite)
+
+    async def open(self) -> None:
+        """Make or check the schema. Raises StoreUnavailable."""
+        await self._run(self._prepare)
+
+    async def close(self) -> None:
+        """Write what is still to be written, and close."""
+        await asyncio.to_thread(self._thread.shutdown, wait=True)
+        self._engine.dispose()
+
+    async def take(self, owner: OwnerId, seconds: float, at_least: Epoch) -> Lease:
+        """Take or renew the lease in one statement."""
+        return await self._run(lambda: self._take(owner, seconds, at_least))
+
+    async def release(self, owner: OwnerId) -> None:
+        """Let the lease run out now, if it is this owner's."""
+
+        def release() -> None:
+            with self._engine.begin() as connection:
+                connection.execute(sa.update(_lease).where(_lease.c.owner == owner).values(expires=0.0))
+
+        await self._run(release)
+
+    def record(self, event: Event) -> None:
+        """Keep an event."""
+        self._thread.submit(self._record, event).add_done_callback(_log_failure)
+
+    async def events(self, limit: int) -> list[Event]:
+        """Return the newest events, newest first. Raises StoreUnavailable."""
+
+        def read() -> list[Event]:
+            query = sa.select(_events).order_by(_events.c.id.desc()).limit(limit)
+            with self._engine.connect() as connection:
+                rows = connection.execute(query).all()
+            return [Event(Instant(row.at), row.kind, row.subject, row.text, row.cause) for row in rows]
+
+        return await self._run(read)
+
+    async def keep_tree(self, tree: SourceTree) -> None:
+        """Keep the newest good tree in place of the one before. Raises StoreUnavailable."""
+        content = json.dumps(
+            {
+                "files": {path: base64.b64encode(data).decode() for path, data in tree.files.items()},
+                "subject": tree.subject,
+                "author": tree.author,
+                "committed": tree.committed,
+            }
+        )
+
+        def write() -> None:
+            with self._engine.begin() as connection:
+                connection.execute(sa.delete(_trees))
+                connection.execute(sa.insert(_trees).values(id=1, revision=tree.revision, content=content))
+
+        await self._run(write)
+
+    async def last_tree(self) -> SourceTree | None:
+        """Return the newest good tree, or None. Raises StoreUnavailable."""
+
+        def read() -> SourceTree | None:
+            with self._engine.connect() as connection:
+                row = connection.execute(sa.select(_trees)).first()
+            if row is None:
+                return None
+            content = json.loads(row.content)
+            files = {path: base64.b64decode(data) for path, data in content["files"].items()}
+            return SourceTree(
+                Revision(row.revision), files, {}, content["subject"], content["author"], content["committed"]
+            )
+
+        return await self._run(read)
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except SQLAlchemyError as error:
+            raise StoreUnavailable(_one_line(error)) from error
+
+    def _prepare(self) -> None:
+        with self._engine.begin() as connection:
+            _meta.create_all(connection)
+            version = connection.execute(sa.select(_schema.c.version)).scalar()
+            if version is None:
+                connection.execute(sa.insert(_schema).values(version=SCHEMA_VERSION))
+            elif version > SCHEMA_VERSION:
+                raise StoreUnavailable(
+                    f"the store has schema {version}, this llmgw knows {SCHEMA_VERSION}; upgrade llmgw, or use another store"
+                )
+
+    def _now(self) -> sa.ColumnElement[float]:
+        """The store's own clock, in Unix seconds. SQLite before 3.42 has no unixepoch('subsec'), hence julian days."""
+        if self._engine.dialect.name == "sqlite":
+            return (sa.func.julianday("now", type_=sa.Double) - 2440587.5) * 86400.0
+        return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
+
+    def _take(self, owner: OwnerId, seconds: float, at_least: Epoch) -> Lease:
+        insert = (sqlite if self._engine.dialect.name == "sqlite" else postgresql).insert(_lease)
+        now = self._now()
+        kept = sa.and_(_lease.c.owner == owner, _lease.c.epoch >= at_least)
+        grown = sa.case((_lease.c.epoch + 1 >= at_least, _lease.c.epoch + 1), else_=at_least)
+        statement = (
+            insert.values(id=1, owner=owner, epoch=max(1, at_least), expires=now + seconds)
+            .on_conflict_do_update(
+                index_elements=[_lease.c.id],
+                set_={
+                    "owner": owner,
+                    "epoch": sa.case((kept, _lease.c.epoch), else_=grown),
+                    "expires": now + seconds,
+                },
+                where=sa.or_(_lease.c.owner == owner, _lease.c.expires <= now),
+            )
+            .returning(_lease.c.owner, _lease.c.epoch)
+        )
+        with self._engine.begin() as connection:
+            row = connection.execute(statement).first()
+            if row is None:
+                row = connection.execute(sa.select(_lease.c.owner, _lease.c.epoch)).one()
+        return Lease(OwnerId(row.owner), Epoch(row.epoch), mine=row.owner == owner)
+
+    def _record(self, event: Event) -> None:
+        with self._engine.begin() as connection:
+            connection.execute(
+                sa.insert(_events).values(
+                    at=event.at, kind=event.kind, subject=event.subject, text=event.text, cause=event.cause
+                )
+            )
+            self._recorded += 1
+            if self._recorded % 1000 == 1:
+                newest = sa.select(sa.func.max(_events.c.id)).scalar_subquery()
+                connection.execute(sa.delete(_events).where(_events.c.id <= newest - KEPT_EVENTS))
+
+
+def _configure_sqlite(connection: Any, _: object) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA busy_timeout=5000")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.close()
+
+
+def _log_failure(done: Future[None]) -> None:
+    error = done.exception()
+    if error is not None:
+        log.error("an event could not be kept: %s", error)
+
+
+def _one_line(error: SQLAlchemyError) -> str:
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    return str(cause).strip().splitlines()[0]

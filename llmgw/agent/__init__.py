@@ -1,0 +1,1 @@
+"""The program on a node: its own small composition root, few dependencies."""

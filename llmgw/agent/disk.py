@@ -1,0 +1,148 @@
+"""What an agent keeps on disk: its id, the order in force, one record a running shard, the engines' logs.
+
+Everything that must survive is written to a temporary file, flushed to the disk, and renamed, so that a reader sees the
+old or the new and never half. An order that cannot be stored is not obeyed: after a crash the agent would otherwise
+accept an older one.
+"""
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from pydantic import TypeAdapter, ValidationError
+
+from llmgw.base.ids import IdSource, ShardId
+from llmgw.engines.shard import ShardSpec
+from llmgw.fleet.order import NodeOrder
+
+KEPT_FIRST = 1
+KEPT_LAST = 9
+"""Logs of attempts that are kept for each shard: the first, which often shows the cause, and the last ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The proof of a started process, by which a restarted agent knows it again."""
+
+    spec: ShardSpec
+    attempt: int
+    pid: int
+    start_ticks: int
+    boot: str
+
+
+class StateLocked(Exception):
+    """Another agent uses this state directory."""
+
+
+_ORDER: TypeAdapter[NodeOrder] = TypeAdapter(NodeOrder)
+_RECORD: TypeAdapter[Record] = TypeAdapter(Record)
+
+
+class Disk:
+    """The agent's state directory. Blocking, on small local files."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._lock: IO[str] | None = None
+
+    def open(self) -> None:
+        """Create the directories and take the lock. Raises StateLocked, or OSError if it may not be written."""
+        for name in ("shards", "logs"):
+            (self.root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        lock = (self.root / "lock").open("a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            holder = lock.read().strip() or "?"
+            lock.close()
+            raise StateLocked(f"another agent (pid {holder}) uses {self.root}") from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        self._lock = lock
+
+    def close(self) -> None:
+        """Give the lock back."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def agent_id(self, ids: IdSource) -> str:
+        """Return the id that marks this agent's processes, drawn once for a state directory."""
+        path = self.root / "id"
+        if not path.exists():
+            _write(path, ids.new().encode())
+        return path.read_text().strip()
+
+    def store_order(self, order: NodeOrder) -> None:
+        """Keep an order; it is on the disk when this returns. Raises OSError."""
+        _write(self.root / "order.json", _ORDER.dump_json(order))
+
+    def order(self) -> NodeOrder | None:
+        """Return the stored order, or None. One that this version cannot read counts as none."""
+        try:
+            return _ORDER.validate_json((self.root / "order.json").read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return None
+
+    def store_record(self, record: Record) -> None:
+        """Keep the proof of a started process. Raises OSError."""
+        _write(self.root / "shards" / f"{record.spec.shard}.json", _RECORD.dump_json(record))
+
+    def forget(self, shard: ShardId) -> None:
+        """Drop the record of a shard."""
+        (self.root / "shards" / f"{shard}.json").unlink(missing_ok=True)
+
+    def records(self) -> list[Record]:
+        """Return every record that can be read, in order of shard."""
+        found = []
+        for path in sorted((self.root / "shards").glob("*.json")):
+            try:
+                found.append(_RECORD.validate_json(path.read_bytes()))
+            except ValidationError:
+                path.unlink()
+        return found
+
+    def log_path(self, shard: ShardId, attempt: int) -> Path:
+        """Return where an attempt's output goes; older attempts beyond those kept are removed."""
+        directory = self.root / "logs" / shard
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        attempts = self.attempts(shard)
+        for old in attempts[KEPT_FIRST : max(KEPT_FIRST, len(attempts) - KEPT_LAST + 1)]:
+            (directory / f"{old}.log").unlink(missing_ok=True)
+        return directory / f"{attempt}.log"
+
+    def attempts(self, shard: ShardId) -> list[int]:
+        """Return the attempts whose logs are kept, oldest first."""
+        directory = self.root / "logs" / shard
+        return sorted(int(path.stem) for path in directory.glob("*.log") if path.stem.isdigit())
+
+    def tail(self, shard: ShardId, attempt: int, lines: int) -> tuple[str, ...]:
+        """Return the last lines of an attempt's log; none if there is no such log."""
+        path = self.root / "logs" / shard / f"{attempt}.log"
+        try:
+            with path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - lines * 400))
+                data = file.read()
+        except OSError:
+            return ()
+        return tuple(line[:400] for line in data.decode(errors="replace").splitlines()[-lines:])
+
+
+def _write(path: Path, data: bytes) -> None:
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

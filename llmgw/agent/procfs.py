@@ -1,0 +1,115 @@
+"""What /proc says: who belongs to a session, who owns a port, whether a process is the one we started.
+
+A pid alone proves nothing, since the kernel hands it out again: identity is the pid, the start time in clock ticks since
+boot, and our marker in the environment. Membership goes by **session**: engines are started as session leaders, and
+some of their children leave the process group (vLLM's do) but none leaves the session; a marker in the environment
+catches those that would.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+LISTEN = "0A"
+TIME_WAIT = "06"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """The fields of /proc/PID/stat that are used here."""
+
+    pid: int
+    state: str
+    session: int
+    start_ticks: int
+
+
+def stat_of(pid: int) -> ProcessStat | None:
+    """Return the stat of a process, or None if there is none."""
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()  # the command's name may hold blanks and parentheses
+    return ProcessStat(pid, fields[0], int(fields[3]), int(fields[19]))
+
+
+def processes() -> Iterator[ProcessStat]:
+    """Yield every process that is there now."""
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            stat = stat_of(int(entry.name))
+            if stat is not None:
+                yield stat
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the environment a process was started with; empty if it may not be read or is gone."""
+    try:
+        raw = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0") if "=" in item)
+    return {name: value for name, _, value in pairs}
+
+
+def boot_id() -> str:
+    """Return the kernel's id of this boot, without which start ticks of an earlier boot could match."""
+    return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+
+
+def members(session: int) -> list[int]:
+    """Return the living processes of a session, zombies left out."""
+    return sorted(stat.pid for stat in processes() if stat.session == session and stat.state not in ("Z", "X"))
+
+
+def command_of(pid: int) -> str:
+    """Return a process's short name, `?` if it is gone."""
+    try:
+        return (PROC / str(pid) / "comm").read_text(errors="replace").strip()
+    except OSError:
+        return "?"
+
+
+@dataclass(frozen=True, slots=True)
+class _Socket:
+    port: int
+    state: str
+    inode: str
+
+
+def _sockets() -> Iterator[_Socket]:
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = (PROC / "net" / name).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            yield _Socket(int(fields[1].rpartition(":")[2], 16), fields[3], fields[9])
+
+
+def listening_ports() -> set[int]:
+    """Return the TCP ports that anything listens on."""
+    return {socket.port for socket in _sockets() if socket.state == LISTEN}
+
+
+def in_time_wait(port: int) -> bool:
+    """Whether closed connections of a port are still remembered, which makes a plain bind fail for a minute."""
+    return any(socket.port == port and socket.state == TIME_WAIT for socket in _sockets())
+
+
+def listeners(port: int) -> list[int]:
+    """Return the processes that hold a listening socket of this port; others' may be invisible without root."""
+    inodes = {f"socket:[{socket.inode}]" for socket in _sockets() if socket.port == port and socket.state == LISTEN}
+    if not inodes:
+        return []
+    return sorted(stat.pid for stat in processes() if _holds(stat.pid, inodes))
+
+
+def _holds(pid: int, links: set[str]) -> bool:
+    try:
+        return any(str(entry.readlink()) in links for entry in (PROC / str(pid) / "fd").iterdir())
+    except OSError:
+        return False

@@ -1,0 +1,146 @@
+"""The agent's Unix socket: any number of control planes at once, each with a session of its own.
+
+Every connection gets a report at once, after every change, and every `REPORT_EVERY` seconds: nothing depends on having
+heard an earlier one. Logs go through the same connection, a bounded reply at a time, so they do not hold up reports.
+"""
+
+import asyncio
+import logging
+from pathlib import Path
+
+from llmgw import __version__
+from llmgw.agent.disk import Disk
+from llmgw.agent.runner import Runner
+from llmgw.base.ids import NodeName
+from llmgw.runtime.supervisor import Supervisor
+from llmgw.wire.errors import ProtocolError
+from llmgw.wire.frames import frame
+from llmgw.wire.messages import PROTOCOL, FromAgent, Hello, LogReply, LogRequest, Order, Said, Welcome, encode
+from llmgw.wire.session import Session
+
+log = logging.getLogger(__name__)
+
+REPORT_EVERY = 10.0
+"""Seconds between two reports when nothing changes."""
+SEND_LIMIT = 30.0
+"""Seconds that a peer may take to read what it is sent; then it is gone for us."""
+LONGEST_SOCKET_PATH = 107
+"""Bytes of a Unix socket's path that the kernel takes (108 with the final zero)."""
+
+
+class SocketTaken(Exception):
+    """The socket cannot be used; the message says why and what to do."""
+
+
+class AgentServer:
+    """Listens for control planes. Needs a runner that has adopted what there is."""
+
+    def __init__(self, path: Path, runner: Runner, disk: Disk) -> None:
+        self._path = path
+        self._runner = runner
+        self._disk = disk
+        self._connections = Supervisor("connection")
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises SocketTaken if another agent does, or if the path will not do."""
+        text = str(self._path)
+        if len(text.encode()) > LONGEST_SOCKET_PATH:
+            raise SocketTaken(
+                f"socket path {text} has {len(text.encode())} bytes, at most {LONGEST_SOCKET_PATH} will do; choose a shorter one with --socket"
+            )
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self._path.is_socket():
+                await self._clear_stale()
+            self._server = await asyncio.start_unix_server(self._accept, path=text)
+            self._path.chmod(0o600)
+        except OSError as error:
+            raise SocketTaken(
+                f"cannot listen on {text}: {error.strerror}; choose another place with --socket"
+            ) from error
+
+    async def stop(self) -> None:
+        """Close the socket and every connection."""
+        if self._server is not None:
+            self._server.close()
+            self._path.unlink(missing_ok=True)
+        await self._connections.stop()
+
+    async def _clear_stale(self) -> None:
+        try:
+            async with asyncio.timeout(2.0):
+                _, writer = await asyncio.open_unix_connection(str(self._path))
+        except (OSError, TimeoutError):
+            self._path.unlink(missing_ok=True)
+            return
+        writer.close()
+        raise SocketTaken(f"another agent listens on {self._path}; stop it, or choose another place with --socket")
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # asyncio's own task for the callback would have no owner; the connection runs in one of ours
+        self._connections.job("peer", _Connection(reader, writer, self._runner, self._disk).run(), self._lost)
+
+    def _lost(self, error: BaseException) -> None:
+        log.warning("a control plane's connection ended", extra={"error": str(error) or type(error).__name__})
+
+
+class _Connection:
+    """One control plane's session."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, runner: Runner, disk: Disk) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._runner = runner
+        self._disk = disk
+        self._session = Session("agent")
+        self._node = NodeName("")
+        self._tasks = Supervisor("session")
+
+    async def run(self) -> None:
+        try:
+            while data := await self._reader.read(1 << 16):
+                for message in self._session.feed(data):
+                    match message:
+                        case Hello():
+                            await self._greet(message)
+                        case Order():
+                            self._runner.obey(message.order)
+                        case LogRequest():
+                            await self._send(self._log(message))
+                        case _:
+                            raise ProtocolError(f"{message.type!r} is not for an agent")
+        finally:
+            await self._tasks.stop()
+            self._writer.close()
+
+    async def _greet(self, hello: Hello) -> None:
+        self._node = hello.node
+        log.info("a control plane connected", extra={"node": hello.node, "version": hello.version})
+        await self._send(Welcome(PROTOCOL, __version__))
+        self._tasks.job("reports", self._reports(), lambda _: self._writer.close())
+
+    async def _reports(self) -> None:
+        while True:
+            version = self._runner.changes.version
+            await self._send(Said(self._runner.report(self._node)))
+            try:
+                async with asyncio.timeout(REPORT_EVERY):
+                    await self._runner.changes.newer(version)
+            except TimeoutError:
+                continue
+
+    async def _send(self, message: FromAgent) -> None:
+        self._writer.write(frame(encode(message)))
+        async with asyncio.timeout(SEND_LIMIT):
+            await self._writer.drain()
+
+    def _log(self, request: LogRequest) -> LogReply:
+        attempts = self._disk.attempts(request.shard)
+        attempt = request.attempt or (attempts[-1] if attempts else 0)
+        if attempt not in attempts:
+            kept = ", ".join(str(one) for one in attempts) or "none"
+            error = f"there is no log of attempt {attempt} of {request.shard} on this node; kept: {kept}"
+            return LogReply(request.id, attempt, tuple(attempts), (), error)
+        lines = self._disk.tail(request.shard, attempt, min(request.lines, 10_000))
+        return LogReply(request.id, attempt, tuple(attempts), lines)

@@ -1,0 +1,1 @@
+"""Builds every object; the only module that knows them all."""

@@ -1,0 +1,70 @@
+"""The gateway worker's process: `python -m llmgw.app.worker`, started by the server and of no use by hand.
+
+It shares its port with its siblings by `SO_REUSEPORT`, ignores what a terminal sends (the server tells it to stop) and
+outlives a killed server.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import uvloop
+
+from llmgw.app.logs import configure
+from llmgw.gateway.worker import run_worker
+from llmgw.runtime.clock import SystemClock
+
+
+def listening_socket(host: str, port: int) -> socket.socket:
+    """Return a socket bound to the address, shared with others that bind it alike. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    bound.setblocking(False)
+    return bound
+
+
+async def _run(options: argparse.Namespace) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    await run_worker(
+        listen=listening_socket(options.host, options.port),
+        control=Path(options.control),
+        drain=options.drain,
+        clock=SystemClock(),
+        rng=random.Random(os.urandom(16)),  # noqa: S311 - ties between endpoints, not secrets
+        stop=stop,
+    )
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="llmgw.app.worker")
+    parser.add_argument("--host", required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--control", required=True)
+    parser.add_argument("--drain", type=float, required=True)
+    parser.add_argument("--log-level", default="info")
+    options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    configure(f"worker[{os.getpid()}]", options.log_level)
+    try:
+        uvloop.run(_run(options))
+    except OSError as error:
+        sys.exit(f"cannot serve on {options.host}:{options.port}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main()

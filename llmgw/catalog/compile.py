@@ -1,0 +1,181 @@
+"""A whole source tree becomes a `Catalog`, or problems: all of them, in one run.
+
+A pure function of the tree. Either everything is valid and there is a catalog, or there is none: what reconciles never
+sees half a directory, and a file that cannot be read is never taken for an object that was removed.
+"""
+
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypeVar
+
+from llmgw.base.ids import ModelName, NodeName, Revision
+from llmgw.catalog.catalog import Catalog
+from llmgw.catalog.document import Document
+from llmgw.catalog.problems import Problem
+from llmgw.catalog.reader import read_document
+from llmgw.catalog.rules import Read, cross_check
+from llmgw.catalog.source import SourceTree
+from llmgw.catalog.validation import validate
+from llmgw.catalog.wording import listing, quoted, suggestion
+from llmgw.spec.cluster import Cluster
+from llmgw.spec.common import API_VERSION
+from llmgw.spec.kinds import KINDS
+from llmgw.spec.model import Model
+from llmgw.spec.node import Node
+
+MOST_PROBLEMS = 100
+"""Problems shown of one file; the rest are counted. A file of the wrong kind altogether has thousands."""
+
+T = TypeVar("T", Model, Node)
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A valid directory. Warnings stop nothing."""
+
+    catalog: Catalog
+    warnings: tuple[Problem, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A directory with at least one error; warnings are among the problems. Sorted by file, line and column."""
+
+    revision: Revision
+    problems: tuple[Problem, ...]
+
+
+def compile_tree(tree: SourceTree) -> Accepted | Rejected:
+    """Compile every `*.yaml` and `*.yml` that is not below a name that starts with a dot. Never raises."""
+    return Compiler().compile(tree)
+
+
+class Compiler:
+    """Compiles one tree after another; a file whose bytes did not change is not read again.
+
+    Nearly all the time goes into scanning YAML (2 ms a file), and a push changes few files of many. The answer is the
+    same as from `compile_tree`: what is kept depends on one file's path and bytes alone. For one caller at a time.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[str, _File] = {}
+
+    def compile(self, tree: SourceTree) -> Accepted | Rejected:
+        """Compile a tree, and keep what was read of its files until the next."""
+        paths = sorted(path for path in tree.files if is_object_file(path))
+        problems = [*_refused(tree), *_colliding(paths)]
+        if not paths and not problems:
+            message = f"no YAML file in this directory; add one with `apiVersion: {API_VERSION}` and `kind: Cluster`"
+            return Rejected(tree.revision, (Problem("", 0, 0, message, "no-files"),))
+        before, self._files = self._files, {}
+        for path in paths:
+            data, known = tree.files[path], before.get(path)
+            self._files[path] = known if known is not None and known.data == data else _read(path, data)
+        files = self._files.values()
+        problems += (problem for file in files for problem in file.problems)
+        objects = [file.read for file in files if file.read is not None]
+        told = {(problem.path, problem.line, problem.column) for problem in problems if problem.line}
+        between = cross_check(objects, all_readable=len(objects) == len(paths) and not tree.refused)
+        problems += (problem for problem in between if (problem.path, problem.line, problem.column) not in told)
+        problems.sort()
+        if any(problem.severity == "error" for problem in problems):
+            return Rejected(tree.revision, tuple(problems))
+        return Accepted(_catalog(tree.revision, objects), tuple(problems))
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """All that one file says, by itself."""
+
+    data: bytes
+    read: Read | None
+    problems: tuple[Problem, ...]
+
+
+def is_object_file(path: str) -> bool:
+    """Whether a path of the tree is read as an object."""
+    return path.endswith((".yaml", ".yml")) and not _hidden(path)
+
+
+def _hidden(path: str) -> bool:
+    return any(part.startswith(".") for part in path.split("/"))
+
+
+def _read(path: str, data: bytes) -> _File:
+    reading = read_document(path, data)
+    document = reading.document
+    if document is None:
+        return _File(data, None, reading.problems)
+    stop = _unknown_language(document) or _unknown_kind(document)
+    if stop or document.kind not in KINDS:
+        return _File(data, None, (*reading.problems, *stop))
+    spec, found = validate(document, KINDS[document.kind])
+    problems = [*reading.problems, *found]
+    return _File(data, Read(document, None if problems else spec), tuple(_first(path, problems)))
+
+
+def _unknown_language(document: Document) -> tuple[Problem, ...]:
+    """Another version is another language: nothing else in the file can be judged."""
+    path = ("apiVersion",)
+    version = document.body.get("apiVersion", API_VERSION)
+    if version == API_VERSION or path in document.flawed:
+        return ()
+    message = f"unknown apiVersion {quoted(version)}; write {API_VERSION}"
+    return (document.problem(path, "unknown-api-version", message),)
+
+
+def _unknown_kind(document: Document) -> tuple[Problem, ...]:
+    kind = document.body.get("kind")
+    if document.kind in KINDS or ("kind",) in document.flawed:
+        return ()
+    if "kind" not in document.body:
+        message = f"missing key 'kind': one of {listing(KINDS)}"
+        return () if () in document.incomplete else (document.problem((), "missing-key", message),)
+    advice = suggestion(document.kind, KINDS) or f"; write {listing(KINDS)}"
+    return (document.problem(("kind",), "unknown-kind", f"unknown kind {quoted(kind)}{advice}"),)
+
+
+def _first(path: str, problems: list[Problem]) -> list[Problem]:
+    if len(problems) <= MOST_PROBLEMS:
+        return problems
+    shown = sorted(problems)[:MOST_PROBLEMS]
+    more = f"{len(problems) - MOST_PROBLEMS} more problems in this file; mend those above first"
+    # One column further than the last that is shown, so that sorting leaves it behind it.
+    return [*shown, Problem(path, shown[-1].line, shown[-1].column + 1, more, "too-many-problems")]
+
+
+def _refused(tree: SourceTree) -> Iterator[Problem]:
+    for path, what in sorted(tree.refused.items()):
+        if is_object_file(path):
+            yield Problem(path, 0, 0, f"a {what}, which is not read; put the file itself here", "not-a-file")
+        elif not _hidden(path) and "." not in path.rpartition("/")[2]:
+            message = f"a {what}, which is not read: objects in it are not seen"
+            yield Problem(path, 0, 0, message, "not-a-file", "warning")
+
+
+def _colliding(paths: list[str]) -> Iterator[Problem]:
+    """Names that are one file on a Mac or on Windows: a checkout there silently loses one of the two."""
+    first: dict[str, str] = {}
+    for path in paths:
+        folded = unicodedata.normalize("NFC", path).casefold()
+        if folded in first:
+            message = f"differs from {first[folded]} in case only, which some file systems ignore; rename one of them"
+            yield Problem(path, 0, 0, message, "case-collision")
+        first.setdefault(folded, path)
+
+
+def _catalog(revision: Revision, objects: list[Read]) -> Catalog:
+    specs = [each.spec for each in objects]
+    cluster = next(spec for spec in specs if isinstance(spec, Cluster))
+    nodes = sorted((spec for spec in specs if isinstance(spec, Node)), key=lambda node: node.name)
+    models = sorted((spec for spec in specs if isinstance(spec, Model)), key=lambda model: model.name)
+    paths = sorted(((each.document.kind, each.document.name), each.document.path) for each in objects)
+    return Catalog(
+        revision=revision,
+        cluster=cluster,
+        nodes=MappingProxyType({NodeName(node.name): node for node in nodes}),
+        models=MappingProxyType({ModelName(model.name): model for model in models}),
+        paths=MappingProxyType(dict(paths)),
+    )

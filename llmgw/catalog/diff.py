@@ -1,0 +1,94 @@
+"""What two catalogs differ in: one `ObjectChange` an object, with the fields, their values and what each change costs.
+
+Objects are paired by kind and name, never by path, so a moved file is not a change. Values are compared with defaults
+filled in, so writing a default down is not a change either. Items of lists are paired by their `name` where they have one.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from llmgw.catalog.catalog import Catalog
+from llmgw.spec.common import Impact, impact_of
+
+
+@dataclass(frozen=True, slots=True)
+class FieldChange:
+    """One field of an object. Values are JSON text; empty for what is not there."""
+
+    path: str
+    before: str
+    after: str
+    impact: Impact
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectChange:
+    """One object."""
+
+    action: Literal["create", "update", "delete"]
+    kind: str
+    name: str
+    path: str
+    fields: tuple[FieldChange, ...]
+
+
+def diff(before: Catalog | None, after: Catalog) -> tuple[ObjectChange, ...]:
+    """Return what changes from one catalog to the other, by kind and name."""
+    old = _objects(before) if before is not None else {}
+    new = _objects(after)
+    changes = []
+    for kind, name in sorted(old.keys() | new.keys()):
+        key = (kind, name)
+        if key not in new:
+            assert before is not None
+            changes.append(ObjectChange("delete", kind, name, before.paths.get(key, ""), ()))
+        elif key not in old:
+            changes.append(ObjectChange("create", kind, name, after.paths.get(key, ""), ()))
+        else:
+            fields = tuple(_fields(old[key], new[key], ""))
+            if fields:
+                changes.append(ObjectChange("update", kind, name, after.paths.get(key, ""), fields))
+    return tuple(changes)
+
+
+def _objects(catalog: Catalog) -> dict[tuple[str, str], BaseModel]:
+    objects: dict[tuple[str, str], BaseModel] = {("Cluster", catalog.cluster.name): catalog.cluster}
+    objects.update({("Node", name): node for name, node in catalog.nodes.items()})
+    objects.update({("Model", name): model for name, model in catalog.models.items()})
+    return objects
+
+
+def _fields(old: BaseModel, new: BaseModel, prefix: str) -> Iterator[FieldChange]:
+    for name in type(new).model_fields:
+        impact = impact_of(type(new), name)
+        yield from _values(getattr(old, name), getattr(new, name), f"{prefix}{name}", impact)
+
+
+def _values(old: Any, new: Any, path: str, impact: Impact) -> Iterator[FieldChange]:
+    if old == new:
+        return
+    if isinstance(old, BaseModel) and isinstance(new, BaseModel) and type(old) is type(new):
+        yield from _fields(old, new, f"{path}.")
+    elif isinstance(old, list) and isinstance(new, list) and (names := _named(old)) and (others := _named(new)):
+        for key in [*names, *(key for key in others if key not in names)]:
+            yield from _values(names.get(key), others.get(key), f"{path}[name={key}]", impact)
+    else:
+        yield FieldChange(path, _text(old), _text(new), impact)
+
+
+def _named(items: list[Any]) -> Mapping[str, BaseModel]:
+    if not all(isinstance(item, BaseModel) and hasattr(item, "name") for item in items):
+        return {}
+    return {item.name: item for item in items}
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", exclude_unset=True)
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,151 @@
+"""What must hold between objects. Each rule is a function over what was read; none repeats what an object's check said.
+
+Rules about what is there look at documents, valid or not, so that one run shows everything. Rules about what is missing
+or about sums would guess that way (a model in a file with a syntax error is not a model that was removed): they look at
+valid objects, and those about absence are silent while any file is unreadable.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from llmgw.catalog.document import Document, Path
+from llmgw.catalog.problems import Problem
+from llmgw.catalog.wording import listing, quoted, suggestion
+from llmgw.engines.adapter import ENGINES
+from llmgw.spec.cluster import Cluster
+from llmgw.spec.common import SpecModel
+from llmgw.spec.model import Model
+from llmgw.spec.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A document and, if it is valid by itself, the object."""
+
+    document: Document
+    spec: SpecModel | None
+
+
+def cross_check(objects: list[Read], *, all_readable: bool) -> list[Problem]:
+    """Return what is wrong between objects. `all_readable` is False if some file gave no document of a known kind."""
+    return [
+        *_one_cluster(objects, all_readable=all_readable),
+        *_unique_objects(objects),
+        *_unique_names_served(objects),
+        *_profile_engines(objects),
+        *_cluster_engines(objects),
+        *_ports(objects),
+        *(_pools(objects) if all_readable and all(each.spec is not None for each in objects) else ()),
+    ]
+
+
+def _of(objects: list[Read], kind: type[SpecModel]) -> Iterator[tuple[Document, SpecModel]]:
+    return ((each.document, each.spec) for each in objects if isinstance(each.spec, kind))
+
+
+def _one_cluster(objects: list[Read], *, all_readable: bool) -> Iterator[Problem]:
+    clusters = [each.document for each in objects if each.document.kind == "Cluster"]
+    if not clusters and all_readable:
+        yield Problem("", 0, 0, "no Cluster object; add a file with `kind: Cluster` and a name", "no-cluster")
+    for document in clusters[1:]:
+        message = f"a second Cluster object, the first is at {clusters[0].where(('kind',))}; keep one of them"
+        yield document.problem(("kind",), "second-cluster", message)
+
+
+def _unique_objects(objects: list[Read]) -> Iterator[Problem]:
+    first: dict[tuple[str, str], Document] = {}
+    for document in (each.document for each in objects):
+        key = (document.kind, document.name)
+        if document.kind == "Cluster" or not document.name:
+            continue
+        if key in first:
+            what = f"{document.kind} {quoted(document.name)}"
+            message = f"{what} is already defined at {first[key].where(('name',))}; rename or remove one of them"
+            yield document.problem(("name",), "duplicate-object", message)
+        first.setdefault(key, document)
+
+
+def _unique_names_served(objects: list[Read]) -> Iterator[Problem]:
+    """Clients ask for models by name or alias, and gateways compare both without case."""
+    owners: dict[str, tuple[Document, Path]] = {}
+    models = [each.document for each in objects if each.document.kind == "Model" and each.document.name]
+    for document in models:
+        owners.setdefault(document.name.casefold(), (document, ("name",)))
+    for document in models:
+        for path, alias in _texts(document, ("aliases", "*")):
+            owner, owned = owners.setdefault(alias.casefold(), (document, path))
+            if (owner, owned) == (document, path):
+                continue
+            if owner is document:
+                message = f"alias {quoted(alias)} repeats what line {document.value_place(owned).line} says; remove it"
+            else:
+                what = "is the name of" if owned == ("name",) else "is already an alias of"
+                message = f"alias {quoted(alias)} {what} model {quoted(owner.name)} at {owner.where(owned)}; keep one"
+            yield document.problem(path, "duplicate-alias", message)
+
+
+def _texts(document: Document, path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the texts at a path of a body that may not be valid; a `*` stands for every item of a list."""
+    found: list[tuple[Path, object]] = [((), document.body)]
+    for part in path:
+        found = [each for here, value in found for each in _inner(here, value, part)]
+    return ((here, value) for here, value in found if isinstance(value, str))
+
+
+def _inner(here: Path, value: object, part: str | int) -> Iterator[tuple[Path, object]]:
+    match value:
+        case list() if part == "*":
+            yield from (((*here, index), item) for index, item in enumerate(value))
+        case dict() if part in value:
+            yield (*here, part), value[part]
+        case _:
+            pass
+
+
+def _profile_engines(objects: list[Read]) -> Iterator[Problem]:
+    for document in (each.document for each in objects if each.document.kind == "Model"):
+        for path, engine in _texts(document, ("profiles", "*", "engine")):
+            if engine not in ENGINES:
+                yield document.problem(path, "unknown-engine", _unknown_engine(engine))
+
+
+def _cluster_engines(objects: list[Read]) -> Iterator[Problem]:
+    for document in (each.document for each in objects if each.document.kind == "Cluster"):
+        first: dict[str, Path] = {}
+        for path, engine in _texts(document, ("engines", "*", "name")):
+            if engine not in ENGINES:
+                yield document.problem(path, "unknown-engine", _unknown_engine(engine))
+            elif engine in first:
+                line = document.value_place(first[engine]).line
+                message = f"engine {quoted(engine)} is already given on line {line}; merge the two"
+                yield document.problem(path, "duplicate-engine", message)
+            first.setdefault(engine, path)
+
+
+def _unknown_engine(name: str) -> str:
+    return f"unknown engine {quoted(name)}{suggestion(name, ENGINES) or '; known: ' + listing(sorted(ENGINES))}"
+
+
+def _ports(objects: list[Read]) -> Iterator[Problem]:
+    """Every replica may end up on one node, and ports are given out of one range for all nodes."""
+    wanted = sum(model.replicas for _, model in _of(objects, Model) if isinstance(model, Model))
+    for document, cluster in _of(objects, Cluster):
+        assert isinstance(cluster, Cluster)
+        low, high = cluster.control.ports
+        room = high - low + 1
+        if wanted > room:
+            message = (
+                f"{wanted} replicas in all, but `control.ports` {low} to {high} has only {room} ports; widen the range"
+            )
+            yield document.problem(("control", "ports"), "too-few-ports", message)
+
+
+def _pools(objects: list[Read]) -> Iterator[Problem]:
+    pools = sorted({node.pool for _, node in _of(objects, Node) if isinstance(node, Node)})
+    for document, model in _of(objects, Model):
+        assert isinstance(model, Model)
+        for index, profile in enumerate(model.profiles):
+            if profile.pool is not None and profile.pool not in pools:
+                advice = suggestion(profile.pool, pools) or "; the profile cannot be placed until one is"
+                message = f"no node is in pool {quoted(profile.pool)}{advice}"
+                yield document.problem(("profiles", index, "pool"), "empty-pool", message, "warning")

@@ -1,0 +1,66 @@
+"""The commands that look at a cluster directory only: `validate` and `schema`."""
+
+import sys
+from pathlib import Path
+
+import typer
+
+from llmgw.adapters.dir_source import read_directory
+from llmgw.catalog.compile import Accepted, compile_tree
+from llmgw.catalog.source import SourceFailed, SourceTree
+from llmgw.cli.main import FAILED, Failed
+
+
+def tree_of(directory: Path) -> SourceTree:
+    """Return the directory's files. Raises Failed if they cannot be read."""
+    source = read_directory(directory)
+    if isinstance(source, SourceFailed):
+        raise Failed(source.reason)
+    return source
+
+
+def validate_directory(directory: Path, output: str) -> None:
+    """Print every problem of a directory."""
+    from llmgw import __version__
+    from llmgw.catalog import render
+
+    renderers = {
+        "text": render.render_text,
+        "json": render.render_json,
+        "github": render.render_github,
+        "sarif": lambda problems: render.render_sarif(problems, __version__),
+    }
+    if output not in renderers:
+        raise Failed(f"--format {output} is not known; use {', '.join(renderers)}")
+    outcome = compile_tree(tree_of(directory))
+    valid = isinstance(outcome, Accepted)
+    problems = outcome.warnings if isinstance(outcome, Accepted) else outcome.problems
+    if problems or output != "text":
+        print(renderers[output](problems).rstrip("\n"))
+    if isinstance(outcome, Accepted) and output == "text":
+        catalog = outcome.catalog
+        counts = f"{len(catalog.nodes)} node(s), {len(catalog.models)} model(s)"
+        print(f"{directory}: valid: cluster {catalog.cluster.name}, {counts}", file=sys.stderr)
+    if not valid:
+        raise typer.Exit(FAILED)
+
+
+def write_schemas(directory: Path, *, check: bool) -> None:
+    """Write the schemas, or say which are not up to date."""
+    from llmgw.spec.schema import schema_files
+
+    stale = [
+        directory / name
+        for name, text in schema_files().items()
+        if not (directory / name).is_file() or (directory / name).read_text() != text
+    ]
+    if check:
+        if stale:
+            names = ", ".join(str(path) for path in stale)
+            raise Failed(f"not up to date: {names}; run `llmgw schema`")
+        print("schemas are up to date")
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in stale:
+        path.write_text(schema_files()[path.name])
+        print(f"wrote {path}")

@@ -1,0 +1,231 @@
+"""The `llmgw` command: its subcommands, and the one place where errors become exit codes.
+
+Exit codes: 0 done · 1 failed · 2 changes present (`plan --detailed-exitcode` only) · 64 wrong usage. Wrong usage is not the
+usual 2 of this library, since a typo in CI would read as "changes present".
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.exceptions import Abort, TyperException
+
+FAILED = 1
+WRONG_USAGE = 64
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="llmgw",
+    help="Serve language models on your own machines from a git directory of YAML.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+ctl = typer.Typer(help="Questions to a running server.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(ctl, name="ctl")
+
+
+class Failed(Exception):
+    """A command cannot do what was asked. The message is one line that says what to do next."""
+
+
+Server = Annotated[
+    str,
+    typer.Option(
+        "--server",
+        envvar="LLMGW_SERVER",
+        help="Admin socket of the server (a path), or http://HOST:PORT of its --admin-listen.",
+        show_default="the socket of a server of this user",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LogLevel = Annotated[str, typer.Option("--log-level", envvar="LLMGW_LOG_LEVEL", help="debug, info, warning or error.")]
+
+
+@app.command()
+def server(
+    cluster: Annotated[
+        Path, typer.Argument(metavar="[DIR]", envvar="LLMGW_CLUSTER", help="The cluster directory.")
+    ] = Path(),
+    cluster_option: Annotated[
+        Path | None, typer.Option("--cluster", metavar="DIR", help="The same, as an option.")
+    ] = None,
+    worktree: Annotated[
+        bool, typer.Option("--worktree", envvar="LLMGW_WORKTREE", help="Follow the files instead of the commits.")
+    ] = False,
+    listen: Annotated[str, typer.Option(envvar="LLMGW_LISTEN", help="Address of the gateway.")] = "127.0.0.1:8080",
+    admin_listen: Annotated[
+        str | None, typer.Option(envvar="LLMGW_ADMIN_LISTEN", help="TCP address of the admin API, besides its socket.")
+    ] = None,
+    admin_socket: Annotated[
+        Path | None, typer.Option(envvar="LLMGW_ADMIN_SOCKET", help="Unix socket of the admin API.")
+    ] = None,
+    state_dir: Annotated[Path | None, typer.Option(envvar="LLMGW_STATE_DIR", help="Directory for state.")] = None,
+    store: Annotated[
+        str | None, typer.Option(envvar="LLMGW_STORE", help="Database URL; default is SQLite in the state directory.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, envvar="LLMGW_WORKERS", help="Gateway worker processes.")] = 1,
+    drain: Annotated[
+        float, typer.Option(min=0, envvar="LLMGW_DRAIN", help="Seconds that streams may take to finish at a stop.")
+    ] = 30.0,
+    log_level: LogLevel = "info",
+) -> None:
+    """Run the control plane and its gateway, following a cluster directory."""
+    from llmgw.cli.running import serve
+
+    serve(
+        cluster=cluster_option or cluster,
+        worktree=worktree,
+        listen=listen,
+        admin_listen=admin_listen,
+        admin_socket=admin_socket,
+        state_dir=state_dir,
+        store=store,
+        workers=workers,
+        drain=drain,
+        log_level=log_level,
+    )
+
+
+@app.command()
+def agent(
+    socket: Annotated[Path | None, typer.Option(envvar="LLMGW_AGENT_SOCKET", help="Unix socket to listen on.")] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(envvar="LLMGW_AGENT_STATE_DIR", help="Directory for state and engine logs.")
+    ] = None,
+    weights_dir: Annotated[
+        Path | None, typer.Option(envvar="LLMGW_WEIGHTS_DIR", help="Where relative weight paths start.")
+    ] = None,
+    ephemeral: Annotated[
+        bool, typer.Option("--ephemeral", help="End the engines with the agent, and the agent with its parent.")
+    ] = False,
+    log_level: LogLevel = "info",
+) -> None:
+    """Run a node's agent. Engines outlive it and are taken over by the next one."""
+    from llmgw.cli.running import run_node_agent
+
+    run_node_agent(socket, state_dir, weights_dir, ephemeral=ephemeral, log_level=log_level)
+
+
+@app.command()
+def demo(
+    once: Annotated[bool, typer.Option("--once", help="Stop after the answer.")] = False,
+    listen: Annotated[str, typer.Option(help="Address of the gateway.")] = "127.0.0.1:8080",
+) -> None:
+    """Serve a small real model from a git directory made for it, and chat with it."""
+    from llmgw.cli.demo import run_demo
+
+    run_demo(listen, once=once)
+
+
+@app.command()
+def validate(
+    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="The cluster directory.")] = Path(),
+    output: Annotated[str, typer.Option("--format", help="text, json, github or sarif.")] = "text",
+) -> None:
+    """Check a whole cluster directory."""
+    from llmgw.cli.directory import validate_directory
+
+    validate_directory(directory, output)
+
+
+@app.command()
+def schema(
+    check: Annotated[bool, typer.Option("--check", help="Fail if a file is not up to date; write nothing.")] = False,
+    directory: Annotated[Path, typer.Option("--dir", help="Where the files go.")] = Path("schemas"),
+) -> None:
+    """Write the JSON Schemas of the YAML language."""
+    from llmgw.cli.directory import write_schemas
+
+    write_schemas(directory, check=check)
+
+
+@app.command()
+def plan(
+    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="The cluster directory.")] = Path(),
+    server: Server = "",
+    as_json: Json = False,
+    detailed_exitcode: Annotated[
+        bool, typer.Option("--detailed-exitcode", help="Exit with 2 if there are changes.")
+    ] = False,
+) -> None:
+    """Say what a cluster directory would change in the running cluster, and why."""
+    from llmgw.cli.planning import show_plan
+
+    show_plan(directory, server, as_json=as_json, detailed_exitcode=detailed_exitcode)
+
+
+@app.command()
+def status(server: Server = "", as_json: Json = False) -> None:
+    """Show what runs, what does not and why."""
+    from llmgw.cli.states import show_status
+
+    show_status(server, as_json=as_json)
+
+
+ctl.command("status")(status)
+
+
+@app.command()
+def logs(
+    replica: Annotated[str, typer.Argument(help="The replica, as `llmgw status` names it.")],
+    attempt: Annotated[int, typer.Option(min=0, help="Which start of it; 0 is the newest.")] = 0,
+    lines: Annotated[int, typer.Option(min=1, max=10_000, help="How many of the last lines.")] = 100,
+    server: Server = "",
+    as_json: Json = False,
+) -> None:
+    """Show the end of an engine's output, also of earlier attempts."""
+    from llmgw.cli.states import show_logs
+
+    show_logs(replica, attempt, lines, server, as_json=as_json)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from llmgw import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[  # noqa: ARG001 - the callback acts on it
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Serve language models on your own machines from a git directory of YAML."""
+
+
+def main() -> None:
+    """Run a command and end the process with its exit code."""
+    sys.exit(exit_code(lambda: app(standalone_mode=False)))
+
+
+def exit_code(command: Callable[[], object]) -> int:
+    """Run a command and return its exit code, with any error told in one line on standard error."""
+    try:
+        code = command()
+    except TyperException as error:
+        _complain(f"{error.format_message()} Try `llmgw --help`.")
+        return WRONG_USAGE
+    except Failed as error:
+        _complain(str(error))
+        return FAILED
+    except (KeyboardInterrupt, Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output went away; nothing more can be said
+        return FAILED
+    return code if isinstance(code, int) else 0
+
+
+def _complain(text: str) -> None:
+    print(f"llmgw: {text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

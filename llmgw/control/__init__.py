@@ -1,0 +1,1 @@
+"""Runs the loops: source, sessions, reconcile, publish, leadership; serves the admin API."""

@@ -1,0 +1,100 @@
+"""What a cluster directory would change: the answer behind `llmgw plan`, from the planner that the reconciler obeys."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llmgw.base.ids import Revision
+from llmgw.catalog.catalog import Catalog
+from llmgw.catalog.compile import Accepted, Rejected
+from llmgw.catalog.diff import ObjectChange, diff
+from llmgw.catalog.problems import Problem
+from llmgw.fleet.view import NeverSeen
+from llmgw.plan.check import check
+from llmgw.plan.decide import plan
+from llmgw.plan.result import Action, Hold, Verb
+from llmgw.plan.snapshot import Snapshot
+
+FORMAT_VERSION = "1.0"
+"""Of the JSON that `llmgw plan --json` prints: the first number grows with what an older reader would misread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What would change, in all."""
+
+    based_on: Revision | None
+    """The revision in force."""
+    revision: Revision
+    problems: tuple[Problem, ...]
+    objects: tuple[ObjectChange, ...]
+    actions: tuple[Action, ...]
+    holds: tuple[Hold, ...]
+    violations: tuple[str, ...]
+
+    @property
+    def valid(self) -> bool:
+        """Whether the directory is valid."""
+        return not any(problem.severity == "error" for problem in self.problems)
+
+    @property
+    def changes(self) -> bool:
+        """Whether applying it would change anything."""
+        return bool(self.objects or self.actions)
+
+
+def preview(outcome: Accepted | Rejected, in_force: Catalog | None, snapshot: Snapshot | None) -> Preview:
+    """Return what would change, were this directory in force. `snapshot` is the state of things now."""
+    based_on = in_force.revision if in_force is not None else None
+    if isinstance(outcome, Rejected):
+        return Preview(based_on, outcome.revision, tuple(outcome.problems), (), (), (), ())
+    catalog = outcome.catalog
+    objects = diff(in_force, catalog)
+    if snapshot is None:
+        return Preview(based_on, catalog.revision, tuple(outcome.warnings), objects, (), (), ())
+    nodes = {name: snapshot.nodes.get(name, NeverSeen(snapshot.now)) for name in {**catalog.nodes, **snapshot.nodes}}
+    there = replace(snapshot, catalog=catalog, nodes=nodes)
+    decided = plan(there)
+    actions = tuple(action for action in decided.actions if action.verb is not Verb.PUBLISH)
+    return Preview(
+        based_on, catalog.revision, tuple(outcome.warnings), objects, actions, decided.holds, check(decided, there)
+    )
+
+
+def as_json(shown: Preview) -> dict[str, Any]:
+    """Return the preview in the published format."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "based_on": shown.based_on,
+        "revision": shown.revision,
+        "valid": shown.valid,
+        "changes": shown.changes,
+        "problems": [
+            {"severity": one.severity, "path": one.path, "line": one.line, "column": one.column, "message": one.message}
+            for one in shown.problems
+        ],
+        "objects": [
+            {
+                "actions": [one.action],
+                "kind": one.kind,
+                "name": one.name,
+                "path": one.path,
+                "fields": [
+                    {"path": field.path, "before": field.before, "after": field.after, "impact": field.impact.value}
+                    for field in one.fields
+                ],
+            }
+            for one in shown.objects
+        ],
+        "replicas": [
+            {
+                "actions": [one.verb.value],
+                "replica": one.replica,
+                "model": one.model,
+                "node": one.node,
+                "reason": one.why,
+            }
+            for one in shown.actions
+        ],
+        "held": [{"subject": one.subject, "what": one.what, "waits_for": one.waits_for} for one in shown.holds],
+        "violations": list(shown.violations),
+    }

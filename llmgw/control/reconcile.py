@@ -1,0 +1,152 @@
+"""The reconciler: look at everything, plan, check, publish, order; again when something changed and at every interval.
+
+One round is synchronous: nothing changes between the look and what follows from it. It publishes before it orders, and
+a plan that breaks a rule of safety is not carried out.
+"""
+
+import asyncio
+import logging
+
+from llmgw.base.ids import Epoch, Revision
+from llmgw.base.time import Clock
+from llmgw.control.book import FleetBook
+from llmgw.control.catalogs import Catalogs
+from llmgw.control.leadership import Leadership
+from llmgw.control.sessions import Sessions
+from llmgw.fleet.view import report_of
+from llmgw.plan.check import check
+from llmgw.plan.decide import plan
+from llmgw.plan.result import Plan
+from llmgw.plan.snapshot import Decided, Snapshot
+from llmgw.ports.sinks import EndpointSink, Event, EventSink, UsageSource
+
+log = logging.getLogger(__name__)
+
+SETTLE = 0.02
+"""Seconds between a wake-up and the round, so that a burst of changes is one round."""
+
+
+class Reconciler:
+    """The loop. `last` and `snapshot` are read by the admin API."""
+
+    def __init__(
+        self,
+        catalogs: Catalogs,
+        book: FleetBook,
+        sessions: Sessions,
+        leadership: Leadership,
+        endpoints: EndpointSink,
+        usage: UsageSource,
+        events: EventSink,
+        clock: Clock,
+    ) -> None:
+        self._catalogs = catalogs
+        self._book = book
+        self._sessions = sessions
+        self._leadership = leadership
+        self._endpoints = endpoints
+        self._usage = usage
+        self._events = events
+        self._clock = clock
+        self._wake = asyncio.Event()
+        self._started = clock.now()
+        self._epoch: Epoch | None = None
+        self._decided = Decided()
+        self._rounds = 0
+        self._applied: Revision | None = None
+        self.last: Plan | None = None
+        self.alarms: tuple[str, ...] = ()
+
+    def wake(self) -> None:
+        """Ask for a round soon. Carries no news: the round looks at everything."""
+        self._wake.set()
+
+    @property
+    def applied(self) -> Revision | None:
+        """The revision the newest plan was made for."""
+        return self._applied
+
+    def snapshot(self) -> Snapshot | None:
+        """Return what a decision would see now; None before the first valid catalog."""
+        catalog = self._catalogs.state.value.catalog
+        if catalog is None:
+            return None
+        return Snapshot(
+            catalog=catalog,
+            nodes=self._book.views,
+            usage=self._usage.usage(),
+            previous=self._decided,
+            epoch=self._epoch or Epoch(0),
+            reconcile=self._rounds,
+            started=self._started,
+            now=self._clock.now(),
+        )
+
+    def round(self) -> Plan | None:
+        """Decide once and carry it out; None if there is nothing to decide by, or this process may not."""
+        catalog = self._catalogs.state.value.catalog
+        if catalog is None:
+            return None
+        self._sessions.follow(catalog.nodes, catalog.cluster.ssh)
+        for view in self._book.views.values():
+            report = report_of(view)
+            if report is not None:
+                self._leadership.heard(report.epoch)
+        epoch = self._leadership.epoch
+        if epoch is None:
+            return None
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._decided = Decided.nothing(epoch)
+        self._rounds += 1
+        snapshot = self.snapshot()
+        assert snapshot is not None
+        decided = plan(snapshot)
+        self.alarms = check(decided, snapshot)
+        if self.alarms:
+            for alarm in self.alarms:
+                log.critical("a plan was not carried out: %s", alarm, extra={"cause": str(decided.cause)})
+            return None
+        self._carry_out(decided)
+        return decided
+
+    async def run(self) -> None:
+        """Decide for ever."""
+        while True:
+            state = self._catalogs.state.value
+            interval = state.catalog.cluster.control.interval if state.catalog else 5.0
+            try:
+                async with asyncio.timeout(interval):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+            else:
+                await asyncio.sleep(SETTLE)
+            self._wake.clear()
+            decided = self.round()
+            if decided is not None and decided.actions:
+                self.wake()  # what was done may allow the next thing
+
+    def _carry_out(self, decided: Plan) -> None:
+        first = self._applied is None
+        self._endpoints.publish(decided.table, settled=decided.settled)
+        self._sessions.send(decided.orders)
+        self._decided = decided.decided
+        self.last = decided
+        for action in decided.actions:
+            log.info(
+                "%s %s on %s: %s",
+                action.verb,
+                action.replica,
+                action.node,
+                action.why,
+                extra={"cause": str(decided.cause)},
+            )
+            self._record(action.verb.replace(" ", "_"), f"replica/{action.replica}", action.why, str(decided.cause))
+        if self._applied != decided.based_on:
+            self._applied = decided.based_on
+            text = "taken up after a start" if first else "in force"
+            self._record("revision_in_force", "source", text, str(decided.cause))
+
+    def _record(self, kind: str, subject: str, text: str, cause: str) -> None:
+        self._events.record(Event(self._clock.now(), kind, subject, text, cause))

@@ -1,0 +1,182 @@
+"""The status: aggregates and the tables behind them, derived from one snapshot, so that they cannot disagree."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from llmgw.base.ids import NodeName
+from llmgw.catalog.problems import Problem
+from llmgw.control.catalogs import CatalogState
+from llmgw.fleet.usage import Active, Idle, Unknown, UsageView
+from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Unreachable, report_of
+from llmgw.plan.replicas import Replica, existing
+from llmgw.plan.result import Plan
+from llmgw.plan.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What the control plane says of itself."""
+
+    version: str
+    pid: int
+    source: str
+    listen: str
+    admin_socket: str
+    leading: bool
+    epoch: int | None
+    workers: tuple[int, ...]
+    alarms: tuple[str, ...]
+
+
+def status(
+    control: Control, state: CatalogState, snapshot: Snapshot | None, last: Plan | None, now: float
+) -> dict[str, Any]:
+    """Return everything that `llmgw status --json` prints."""
+    replicas = existing(snapshot) if snapshot is not None else []
+    return {
+        "format_version": "1.0",
+        "now": now,
+        "control": {
+            "version": control.version,
+            "pid": control.pid,
+            "listen": control.listen,
+            "admin_socket": control.admin_socket,
+            "leading": control.leading,
+            "epoch": control.epoch,
+            "workers": list(control.workers),
+            "alarms": list(control.alarms),
+        },
+        "source": _source(control.source, state, last, now),
+        "nodes": [_node(name, view, snapshot) for name, view in sorted(snapshot.nodes.items())] if snapshot else [],
+        "models": _models(snapshot, replicas, last) if snapshot else [],
+        "replicas": [_replica(one, snapshot.usage if snapshot else None, now) for one in replicas],
+        "held": [
+            {"subject": hold.subject, "what": hold.what, "waits_for": hold.waits_for}
+            for hold in (last.holds if last is not None else ())
+        ],
+    }
+
+
+def _source(place: str, state: CatalogState, last: Plan | None, now: float) -> dict[str, Any]:
+    tree, fetched = state.tree, state.fetched
+    return {
+        "place": place,
+        "fetched": fetched.revision if fetched else None,
+        "in_force": tree.revision if tree else None,
+        "subject": tree.subject if tree else None,
+        "author": tree.author if tree else None,
+        "age": now - state.accepted_at if state.accepted_at is not None else None,
+        "planned": last.based_on if last is not None else None,
+        "refused": _refused(state),
+        "failed": state.failed.reason if state.failed else None,
+        "warnings": [_problem(one) for one in state.warnings],
+    }
+
+
+def _refused(state: CatalogState) -> dict[str, Any] | None:
+    if state.rejected is None:
+        return None
+    return {
+        "revision": state.rejected.revision,
+        "subject": state.fetched.subject if state.fetched else None,
+        "problems": [_problem(one) for one in state.rejected.problems],
+    }
+
+
+def _problem(problem: Problem) -> dict[str, Any]:
+    return {
+        "severity": problem.severity,
+        "path": problem.path,
+        "line": problem.line,
+        "column": problem.column,
+        "message": problem.message,
+        "text": str(problem),
+    }
+
+
+def _node(name: NodeName, view: NodeView, snapshot: Snapshot | None) -> dict[str, Any]:
+    report = report_of(view)
+    node = snapshot.catalog.nodes.get(name) if snapshot else None
+    row: dict[str, Any] = {
+        "name": name,
+        "in_catalog": node is not None,
+        "cordoned": node.cordoned.reason if node and node.cordoned else None,
+        "shards": len(report.shards) if report else None,
+        "refused_orders": report.refused if report else None,
+        "cpus": report.facts.cpus if report else None,
+        "memory": report.facts.memory if report else None,
+        "agent_version": report.facts.agent_version if report else None,
+        "agent_pid": report.facts.agent_pid if report else None,
+        "complaint": (report.facts.complaint or None) if report else None,
+        "epoch": report.epoch if report else None,
+        "generation": report.generation if report else None,
+    }
+    match view:
+        case NeverSeen(since=since, why=why):
+            return {**row, "state": "never seen", "why": why, "since": since}
+        case Unreachable(since=since, why=why):
+            return {**row, "state": "unreachable", "why": why, "since": since}
+        case Reporting(at=at):
+            return {**row, "state": "reporting", "why": None, "since": at}
+
+
+def _models(snapshot: Snapshot, replicas: list[Replica], last: Plan | None) -> list[dict[str, Any]]:
+    published = {endpoint.id for endpoint in snapshot.previous.table.endpoints}
+    rows = []
+    for name, model in snapshot.catalog.models.items():
+        own = [one for one in replicas if one.model == name]
+        waits = [
+            f"{hold.what}: {hold.waits_for}" for hold in (last.holds if last else ()) if hold.subject == f"model/{name}"
+        ]
+        rows.append(
+            {
+                "name": name,
+                "aliases": list(model.aliases),
+                "wanted": model.replicas,
+                "ready": sum(one.id in published for one in own),
+                "replicas": len(own),
+                "waits_for": waits,
+            }
+        )
+    return rows
+
+
+def _replica(one: Replica, usage: UsageView | None, now: float) -> dict[str, Any]:
+    report = one.report
+    return {
+        "replica": one.id,
+        "model": one.model,
+        "node": one.node,
+        "phase": "stopping" if one.leaving else ("draining" if one.draining else one.phase.value),
+        "age": report.age if report else None,
+        "attempt": report.attempt if report else 0,
+        "failures": report.failures if report else 0,
+        "pid": report.pid if report else None,
+        "port": one.spec.port,
+        "address": str(one.address) if one.address else None,
+        "node_answers": one.node_answers,
+        "reason": report.reason.text if report and report.reason else None,
+        "degraded": report.degraded if report else None,
+        "last_end": (
+            {
+                "attempt": report.last_end.attempt,
+                "code": report.last_end.code,
+                "text": report.last_end.text,
+                "age": report.last_end.age,
+                "tail": list(report.last_end.tail),
+            }
+            if report and report.last_end
+            else None
+        ),
+        **_usage(one, usage, now),
+    }
+
+
+def _usage(one: Replica, usage: UsageView | None, now: float) -> dict[str, Any]:
+    match usage.of(one.id) if usage is not None else Unknown("no gateway"):
+        case Active(in_flight=n):
+            return {"usage": "active", "in_flight": n, "idle_for": None, "usage_unknown": None}
+        case Idle(since=since):
+            return {"usage": "idle", "in_flight": 0, "idle_for": now - since, "usage_unknown": None}
+        case Unknown(why=why, quiet=quiet):
+            return {"usage": "unknown", "in_flight": 0 if quiet else None, "idle_for": None, "usage_unknown": why}

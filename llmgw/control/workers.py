@@ -1,0 +1,282 @@
+"""The gateway's worker processes: started, kept at the newest endpoint table, asked what they have in flight.
+
+Workers outlive a killed control plane: they go on serving by their last table and look for its socket. A restarted one
+finds them by its own record (pid and start time), lets them serve until it knows the whole fleet again, starts fresh
+workers on the same port (`SO_REUSEPORT`), and only then tells the old ones to finish: their streams run to the end.
+
+Usage fails closed: as long as any living worker has not said that it goes by the newest table, what it may have in
+flight is unknown, and nothing that needs quiet goes on.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from llmgw.base.ids import ReplicaId
+from llmgw.base.time import Clock, Instant
+from llmgw.fleet.table import EndpointTable
+from llmgw.fleet.usage import Active, Idle, Unknown, Usage, UsageView
+from llmgw.ports.links import LinkBroken
+from llmgw.runtime.latest import Latest
+from llmgw.runtime.supervisor import Supervisor
+from llmgw.wire.errors import ProtocolError
+from llmgw.wire.frames import frame
+from llmgw.wire.messages import Table, WorkerHello, WorkerUsage, encode
+from llmgw.wire.session import Session
+
+log = logging.getLogger(__name__)
+
+RESTART_AFTER = 0.5
+"""Seconds before a worker that ended is replaced."""
+SILENCE = 10.0
+"""Seconds without a word after which what a worker has in flight is unknown; it speaks twice a second."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One living worker process."""
+
+    pid: int
+    inherited: bool
+    usage: WorkerUsage | None = None
+    at: Instant = Instant(0.0)
+    retiring: bool = False
+    ready: bool = False
+
+
+@dataclass(slots=True)
+class Workers:
+    """All workers of this control plane. Implements `EndpointSink` and `UsageSource`."""
+
+    command: Sequence[str]
+    """Starts one worker."""
+    wanted: int
+    socket: Path
+    record: Path
+    clock: Clock
+    changed: Callable[[], None]
+    start_ticks: Callable[[int], int | None]
+    """Returns a process's start time in ticks, None if there is no such process; with the pid it proves identity."""
+    _table: Latest[EndpointTable | None] = field(default_factory=lambda: Latest(None))
+    _settled: asyncio.Event = field(default_factory=asyncio.Event)
+    _workers: dict[int, _Worker] = field(default_factory=dict)
+    _tasks: Supervisor = field(default_factory=lambda: Supervisor("workers"))
+    _server: asyncio.Server | None = None
+    _stopping: bool = False
+    _trouble: str = ""
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the workers now; empty if nothing is."""
+        return self._trouble
+
+    @property
+    def pids(self) -> list[int]:
+        """The living workers' process ids."""
+        return sorted(self._workers)
+
+    @property
+    def serving(self) -> bool:
+        """Whether a worker of ours has taken an endpoint table."""
+        return any(worker.ready and not worker.retiring for worker in self._workers.values())
+
+    async def start(self) -> None:
+        """Listen for workers and start them. Raises OSError if the socket cannot be made."""
+        self.socket.unlink(missing_ok=True)
+        self._server = await asyncio.start_unix_server(self._accept, path=str(self.socket))
+        self.socket.chmod(0o600)
+        for pid in self.recorded(self.record, self.start_ticks):
+            self._workers[pid] = _Worker(pid, inherited=True)
+            self._tasks.job(f"inherited {pid}", self._await_end(pid))
+        for number in range(self.wanted):
+            self._tasks.loop(f"worker {number}", self._keep_one())
+
+    async def failure(self) -> None:
+        """Wait until a task failed; raises then."""
+        await self._tasks.failure()
+
+    async def stop(self, drain: float) -> None:
+        """Tell the workers to finish, wait for them, kill what is left after `drain` seconds and a little."""
+        self._stopping = True
+        for pid in self.pids:
+            _signal(pid, signal.SIGTERM)
+        try:
+            async with asyncio.timeout(drain + 3.0):
+                while any(self.start_ticks(pid) is not None for pid in self._workers):
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            for pid in self.pids:
+                _signal(pid, signal.SIGKILL)
+        await self._tasks.stop()
+        if self._server is not None:
+            self._server.close()
+        self.socket.unlink(missing_ok=True)
+        self.record.unlink(missing_ok=True)
+
+    def publish(self, table: EndpointTable, *, settled: bool) -> None:
+        """Make this the newest table."""
+        if self._table.value != table:
+            self._table.set(table)
+        if settled and not self._settled.is_set():
+            self._settled.set()
+
+    def usage(self) -> UsageView:
+        """Return what all living workers together have in flight."""
+        table = self._table.value
+        version = table.version if table else None
+        now = self.clock.now()
+        if not self._workers:
+            return UsageView({}, Unknown("no gateway worker runs"))
+        for worker in self._workers.values():
+            if worker.usage is None or now - worker.at > SILENCE:
+                return UsageView(self._active(), Unknown(f"gateway worker {worker.pid} has not reported"))
+            if worker.usage.table_version != version:
+                return UsageView(self._active(), Unknown(f"gateway worker {worker.pid} goes by an older table"))
+        found: dict[ReplicaId, Usage] = {}
+        for worker in self._workers.values():
+            assert worker.usage is not None
+            for one in worker.usage.endpoints:
+                since = Instant(worker.at - one.ended_ago) if one.ended_ago is not None else None
+                found[one.id] = _joined(found.get(one.id), one.in_flight, since)
+        return UsageView(found, Unknown("not used since the gateway started", quiet=True))
+
+    def _active(self) -> dict[ReplicaId, Usage]:
+        """What is in flight for certain, while the rest is unknown."""
+        found: dict[ReplicaId, Usage] = {}
+        for worker in self._workers.values():
+            for one in worker.usage.endpoints if worker.usage else ():
+                if one.in_flight:
+                    found[one.id] = _joined(found.get(one.id), one.in_flight, None)
+        return found
+
+    @staticmethod
+    def recorded(record: Path, start_ticks: Callable[[int], int | None]) -> list[int]:
+        """Return the workers of a record that still run: those an earlier control plane left."""
+        try:
+            written = json.loads(record.read_text())
+        except (OSError, ValueError):
+            return []
+        return [int(pid) for pid, ticks in written.items() if start_ticks(int(pid)) == ticks]
+
+    def _write_record(self) -> None:
+        ticks = {str(pid): self.start_ticks(pid) for pid in self.pids}
+        temporary = self.record.with_suffix(".tmp")
+        try:
+            temporary.write_text(json.dumps({pid: tick for pid, tick in ticks.items() if tick is not None}))
+            temporary.rename(self.record)
+        except OSError as error:
+            self._trouble = f"cannot record the workers: {error.strerror}"
+
+    async def _keep_one(self) -> None:
+        if any(worker.inherited for worker in self._workers.values()):
+            await self._settled.wait()
+        while True:
+            process = await asyncio.create_subprocess_exec(
+                *self.command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+            )
+            self._workers[process.pid] = _Worker(process.pid, inherited=False)
+            self._write_record()
+            log.info("gateway worker started", extra={"pid": process.pid})
+            status = await process.wait()
+            del self._workers[process.pid]
+            self._write_record()
+            self.changed()
+            if self._stopping:
+                await asyncio.Event().wait()
+            self._trouble = f"gateway worker {process.pid} ended with status {status}"
+            log.error("gateway worker ended; replacing it", extra={"pid": process.pid, "status": status})
+            await asyncio.sleep(RESTART_AFTER)
+
+    async def _await_end(self, pid: int) -> None:
+        """Wait until an inherited worker, which is not our child, is gone."""
+        while self.start_ticks(pid) is not None:
+            await asyncio.sleep(0.2)
+        del self._workers[pid]
+        self._write_record()
+        self.changed()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.job("connection", self._connection(reader, writer), self._connection_lost)
+
+    def _connection_lost(self, error: BaseException) -> None:
+        if not self._stopping:
+            log.warning("a gateway worker's connection ended: %s", error)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        session = Session("control_of_worker")
+        tasks = Supervisor("worker")
+        worker: _Worker | None = None
+        try:
+            while data := await reader.read(1 << 16):
+                for message in session.feed(data):
+                    match message:
+                        case WorkerHello():
+                            worker = self._workers.get(message.pid)
+                            if worker is None:
+                                raise ProtocolError(f"process {message.pid} is not a worker of this control plane")
+                            tasks.job("tables", self._tables(worker, writer), lambda _: writer.close())
+                        case WorkerUsage():
+                            assert worker is not None
+                            self._take_usage(worker, message)
+                        case _:
+                            raise ProtocolError(f"{message.type!r} is not for a control plane")
+        except OSError as error:
+            raise LinkBroken(str(error)) from error
+        finally:
+            await tasks.stop()
+            writer.close()
+
+    async def _tables(self, worker: _Worker, writer: asyncio.StreamWriter) -> None:
+        if worker.inherited:
+            await self._settled.wait()
+        while True:
+            version = self._table.version
+            if self._table.value is not None:
+                writer.write(frame(encode(Table(self._table.value))))
+                await writer.drain()
+            await self._table.newer(version)
+
+    def _take_usage(self, worker: _Worker, usage: WorkerUsage) -> None:
+        before = worker.usage
+        worker.usage = usage
+        worker.at = self.clock.now()
+        table = self._table.value
+        if not worker.ready and table is not None and usage.table_version == table.version:
+            worker.ready = True
+            self._trouble = ""
+            if not worker.inherited:
+                self._retire_inherited()
+        quiet = {one.id for one in usage.endpoints if one.in_flight == 0}
+        was_busy = {one.id for one in before.endpoints if one.in_flight} if before else set()
+        if before is None or before.table_version != usage.table_version or quiet & was_busy:
+            self.changed()
+
+    def _retire_inherited(self) -> None:
+        for worker in self._workers.values():
+            if worker.inherited and not worker.retiring and self.start_ticks(worker.pid) is not None:
+                log.info("an earlier control plane's worker finishes", extra={"pid": worker.pid})
+                worker.retiring = True
+                _signal(worker.pid, signal.SIGTERM)
+
+
+def _joined(known: Usage | None, in_flight: int, since: Instant | None) -> Usage:
+    """Join what two workers say of one endpoint: flights add up; idle counts from the later end."""
+    if isinstance(known, Active):
+        return Active(known.in_flight + in_flight)
+    if in_flight:
+        return Active(in_flight)
+    if isinstance(known, Idle):
+        return Idle(max(known.since, since)) if since is not None else known
+    return Idle(since) if since is not None else Unknown("not used since the gateway started", quiet=True)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return

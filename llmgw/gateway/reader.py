@@ -1,0 +1,194 @@
+"""`RequestReader`: whole requests out of a client's bytes, however they are cut. Sans-IO: no socket, no loop.
+
+What is refused here is what must not be guessed at: bytes that are not HTTP, two different lengths for one body (the
+parser's strict mode), a head or a body above its limit. After a fault nothing more is read, because where the next
+request would begin is not known.
+
+An offer to upgrade is ignored, as RFC 9110 allows: Java's own HTTP client makes it with every request, and servers that
+take it at its word lose the body. The parser stops at such a head, so the request is parsed again without the offer.
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
+
+from llmgw.gateway.errors import Fault
+from llmgw.gateway.heads import FORWARDED, NOTED, REQUEST_ID, REQUEST_ID_LIMIT, Incoming
+
+HEAD_LIMIT = 64 << 10
+BODY_LIMIT = 64 << 20
+
+HEAD_TOO_LARGE = Fault(431, "headers_too_large", f"The request's head is above the limit of {HEAD_LIMIT >> 10} KiB.")
+BODY_TOO_LARGE = Fault(413, "request_too_large", f"The request's body is above the limit of {BODY_LIMIT >> 20} MiB.")
+NO_TUNNELS = Fault(405, "method_not_allowed", "This gateway opens no tunnels.")
+
+
+class Refused(Exception):
+    """Raised in a callback to stop the parser at a request that gets a fault."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.code)
+        self.fault = fault
+
+
+class RequestReader:
+    """One a connection. `ready` fills in the order of the bytes; a `Fault` in it is the last that comes."""
+
+    def __init__(self, new_request_id: Callable[[], bytes]) -> None:
+        self.ready: deque[Incoming | Fault] = deque()
+        self.awaits_continue = False
+        """Whether the client holds back a body until it is told to go on."""
+        self._new_request_id = new_request_id
+        self._parser = HttpRequestParser(self)
+        self._broken = False
+        self._begun = 0
+        self._in_head = False
+        self._in_trailers = False
+        self._unparsed = 0
+        """Bytes of whole reads that brought a head or trailers no nearer to their end, as far as callbacks show."""
+        self._url = b""
+        self._forwarded: list[bytes] = []
+        self._noted: dict[bytes, bytes] = {}
+        self._head_size = 0
+        self._body: list[bytes] = []
+        self._body_size = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes as they came. After a fault they are thrown away."""
+        if self._broken:
+            return
+        begun = self._begun
+        try:
+            self._parse(data)
+        except Refused as refused:
+            self._refuse(refused.fault)
+        except HttpParserError as error:
+            self._refuse(_fault_of(error))
+        if (self._in_head or self._in_trailers) and self._begun == begun:
+            self._unparsed += len(data)
+            if self._unparsed > HEAD_LIMIT and not self._broken:
+                self._refuse(HEAD_TOO_LARGE)
+
+    def _parse(self, data: bytes) -> None:
+        rest: bytes | memoryview = data
+        while rest:
+            try:
+                self._parser.feed_data(rest)
+            except HttpParserUpgrade as upgrade:
+                rest = memoryview(rest)[upgrade.args[0] :]
+                self._start_without_upgrade()
+            else:
+                return
+
+    def _start_without_upgrade(self) -> None:
+        offered, self._parser = self._parser, HttpRequestParser(self)
+        method = offered.get_method()
+        if method == b"CONNECT":
+            raise Refused(NO_TUNNELS)
+        noted = [b"%b: %b\r\n" % header for header in self._noted.items()]
+        lines = b"".join(self._forwarded + noted)
+        version = offered.get_http_version().encode()
+        self._parser.feed_data(b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._url, version, lines))
+
+    def _refuse(self, fault: Fault) -> None:
+        self._broken = True
+        self.awaits_continue = False
+        self._body = []
+        self.ready.append(fault)
+
+    # What the parser calls
+
+    def on_message_begin(self) -> None:
+        """Start a request."""
+        self._begun += 1
+        self._in_head = True
+        self._unparsed = 0
+        self._url = b""
+        self._forwarded = []
+        self._noted = {}
+        self._head_size = 0
+        self._body = []
+        self._body_size = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Take the target, which may come in parts."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header that goes to the engine or that the gateway reads. A trailer comes here too, and is dropped."""
+        if not self._in_head:
+            return
+        self._head_size += len(name) + len(value) + 4
+        name = name.lower()
+        if name in FORWARDED:
+            self._forwarded.append(b"%b: %b\r\n" % (name, value))
+        elif name in NOTED:
+            self._noted.setdefault(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Check what the head alone can tell."""
+        self._in_head = False
+        self._unparsed = 0
+        if self._head_size + len(self._url) > HEAD_LIMIT:
+            raise Refused(HEAD_TOO_LARGE)
+        if self._parser.should_upgrade():
+            return
+        if int(self._noted.get(b"content-length", b"0")) > BODY_LIMIT:
+            raise Refused(BODY_TOO_LARGE)
+        self.awaits_continue = self._noted.get(b"expect", b"").lower() == b"100-continue"
+
+    def on_chunk_header(self) -> None:
+        """Suppose that this was the last chunk and trailers follow, until a byte of the body says otherwise."""
+        self._in_trailers = True
+
+    def on_body(self, data: bytes) -> None:
+        """Keep a piece of the body."""
+        self._in_trailers = False
+        self._unparsed = 0
+        self._body.append(data)
+        self._body_size += len(data)
+        if self._body_size > BODY_LIMIT:
+            raise Refused(BODY_TOO_LARGE)
+
+    def on_message_complete(self) -> None:
+        """Hand over the request."""
+        self._in_trailers = False
+        if self._parser.should_upgrade():
+            return
+        self.awaits_continue = False
+        noted, body = self._noted, self._body
+        request_id = noted.get(REQUEST_ID, b"")
+        if not 0 < len(request_id) <= REQUEST_ID_LIMIT:
+            request_id = self._new_request_id()
+        request = Incoming(
+            method=self._parser.get_method(),
+            target=_origin_form(self._url),
+            forwarded=tuple(self._forwarded),
+            request_id=request_id,
+            origin=noted.get(b"origin"),
+            asked_headers=noted.get(b"access-control-request-headers"),
+            http11=self._parser.get_http_version() == "1.1",
+            keep_alive=self._parser.should_keep_alive(),
+            body=body[0] if len(body) == 1 else b"".join(body),
+        )
+        self._body = []
+        self.ready.append(request)
+
+
+def _origin_form(url: bytes) -> bytes:
+    """Return path and query of a target, which a client of a proxy writes with scheme and host."""
+    if url.startswith((b"/", b"*")):
+        return url
+    authority = url.partition(b"://")[2]
+    slash = authority.find(b"/")
+    return b"/" if slash < 0 else authority[slash:]
+
+
+def _fault_of(error: HttpParserError) -> Fault:
+    """Return what a client is told of a parser's error. An error in a callback that is no refusal is a bug: raised."""
+    if isinstance(error, HttpParserCallbackError):
+        if isinstance(error.__context__, Refused):
+            return error.__context__.fault
+        raise error
+    return Fault(400, "invalid_http", f"This is not a valid HTTP/1.1 request: {error}")

@@ -1,0 +1,109 @@
+"""`Gateway`: the listening side, as one object that its owner starts, feeds tables, asks for usage, and stops.
+
+It knows no control plane: who gets tables from where is `worker`'s business, or the embedding server's.
+"""
+
+import asyncio
+import logging
+import random
+import socket
+from collections.abc import Callable
+
+from llmgw.base.time import Clock
+from llmgw.fleet.table import EndpointTable
+from llmgw.gateway.plane import Plane
+from llmgw.gateway.protocol import ClientConnection, Clients
+from llmgw.runtime.supervisor import Supervisor
+from llmgw.wire.messages import EndpointUsage
+
+log = logging.getLogger(__name__)
+
+BACKLOG = 4096
+FLUSH = 1.0
+"""Seconds in which a client that was broken off may take what it is still sent."""
+
+Listen = socket.socket | tuple[str, int]
+
+
+class Gateway:
+    """Serves clients by the newest table. Use from one event loop; start once, stop once."""
+
+    def __init__(self, clock: Clock, rng: random.Random) -> None:
+        self._supervisor = Supervisor("gateway")
+        self._plane = Plane(clock, rng, self._supervisor)
+        self._clients = Clients()
+        self._server: asyncio.Server | None = None
+        self._listening = ""
+
+    async def start(self, listen: Listen) -> None:
+        """Accept clients on a bound socket, or on a host and port. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        if isinstance(listen, socket.socket):
+            self._server = await loop.create_server(self._connection, sock=listen, backlog=BACKLOG)
+        else:
+            host, port = listen
+            self._server = await loop.create_server(self._connection, host, port, backlog=BACKLOG)
+        name = self._server.sockets[0].getsockname()
+        self._listening = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+
+    async def stop(self, drain: float) -> None:
+        """Accept nobody, let running requests finish for so many seconds, break off the rest, close everything."""
+        plane = self._plane
+        plane.stopping = True
+        plane.ready = False
+        if self._server is not None:
+            self._server.close()
+        for client in self._clients:
+            client.close_if_idle()
+        if not await self._clients.gone(drain):
+            log.warning("drain deadline passed", extra={"clients": len(self._clients)})
+            for client in self._clients:
+                client.cancel()
+            if not await self._clients.gone(FLUSH):
+                for client in self._clients:
+                    client.abort()
+                await self._clients.gone(FLUSH)
+        plane.pool.close()
+        await self._supervisor.stop()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def set_table(self, table: EndpointTable) -> None:
+        """Go by this table from now on; requests in flight are not touched."""
+        self._plane.set_table(table)
+
+    @property
+    def table_version(self) -> int:
+        """The version of the table that new requests go by; 0 before the first."""
+        return self._plane.index.version
+
+    @property
+    def address(self) -> str:
+        """Where it listens: `host:port`, or a Unix socket's path."""
+        return self._listening
+
+    @property
+    def requests(self) -> int:
+        """How many requests to models were answered, refusals included."""
+        return self._plane.requests
+
+    @property
+    def clients(self) -> int:
+        """How many clients are connected."""
+        return len(self._clients)
+
+    @property
+    def idle_upstreams(self) -> int:
+        """How many idle connections to engines are kept."""
+        return self._plane.pool.idle
+
+    def usage(self) -> tuple[EndpointUsage, ...]:
+        """Return what is in flight at every endpoint of the table, then at those withdrawn that are still busy."""
+        return self._plane.usage()
+
+    def on_withdrawn_quiet(self, callback: Callable[[], None]) -> None:
+        """Have this called when an endpoint that left the table has nothing in flight any more. Once, before start."""
+        self._plane.on_withdrawn_quiet(callback)
+
+    def _connection(self) -> ClientConnection:
+        return ClientConnection(self._plane, self._clients)

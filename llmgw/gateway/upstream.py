@@ -1,0 +1,294 @@
+"""Connections to engines, and the pool that keeps them while they are idle.
+
+An engine closes an idle connection after 5 s (uvicorn's and cpp-httplib's default), so the pool lets go after 4: a pool
+that is more patient than the engine sends requests into connections that are just being closed. The race that is
+left is the caller's to retry: a reused connection that ends before its first byte has carried no answer.
+
+One parser a connection, its body callback the append of a list: no Python frame per piece. What arrived in one read is
+handed on in one piece. The pool starts no task; it is told the time, and one timer sweeps it while something is idle.
+"""
+
+import asyncio
+from collections import deque
+from typing import Protocol, cast
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from llmgw.base.time import Clock, Instant
+from llmgw.fleet.table import Address, TcpAddress, UnixAddress
+from llmgw.gateway.heads import Header, ResponseHead, read_response_head
+
+IDLE_LIMIT = 4.0
+"""Seconds."""
+SWEEP_INTERVAL = 1.0
+
+
+class ResponseSink(Protocol):
+    """Takes one response, a read at a time; or `broken` at any point, after which nothing follows."""
+
+    def response_data(self, head: ResponseHead | None, body: bytes, complete: bool) -> None:
+        """Take what one read brought: the head if it ended there, bytes of the body without their framing, the end.
+
+        When the response is complete, the connection is already back in the pool.
+        """
+        ...
+
+    def response_broken(self, reason: str) -> None:
+        """Learn that the response will not be whole; the connection is closed."""
+        ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection to an engine. Carries one request at a time; knows nothing of clients."""
+
+    __slots__ = (
+        "_complete",
+        "_head",
+        "_headers",
+        "_interim",
+        "_parser",
+        "_pieces",
+        "_pool",
+        "_reason",
+        "_reusable",
+        "_sink",
+        "_surplus",
+        "address",
+        "answered",
+        "host",
+        "idle_since",
+        "on_body",
+        "reused",
+        "transport",
+    )
+
+    def __init__(self, pool: "UpstreamPool", address: Address) -> None:
+        self._pool = pool
+        self.address = address
+        self.host = _host(address)
+        """What the engine is called in requests."""
+        self.idle_since = Instant(0.0)
+        self.reused = False
+        """Whether it carried a request before the present one."""
+        self.answered = False
+        """Whether a first byte of the present response came."""
+        self.transport: asyncio.Transport | None = None
+        self._sink: ResponseSink | None = None
+        self._pieces: list[bytes] = []
+        self.on_body = self._pieces.append
+        self._head: ResponseHead | None = None
+        self._headers: list[Header] = []
+        self._reason = b""
+        self._interim = False
+        self._complete = False
+        self._reusable = False
+        self._surplus = False
+        self._parser = HttpResponseParser(self)
+
+    # What the exchange calls
+
+    def send(self, sink: ResponseSink, head: bytes, body: bytes) -> None:
+        """Send a request; its response goes to the sink."""
+        assert self.transport is not None
+        self._sink = sink
+        self.answered = self._complete = False
+        self._head = None
+        self.transport.writelines((head, body))
+
+    def pause(self) -> None:
+        """Stop reading until `resume`: the client does not keep up."""
+        if self.transport is not None:
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self.transport is not None:
+            self.transport.resume_reading()
+
+    def discard(self) -> None:
+        """Close at once; nobody is told."""
+        self._sink = None
+        if self.transport is not None:
+            self.transport.abort()
+
+    # What the event loop calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, and hand on what came of the response."""
+        sink = self._sink
+        if sink is None:
+            self._pool.forget(self)
+            self.discard()
+            return
+        failure = ""
+        headless = self._head is None
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade:
+            failure = "it switched protocols"
+        except HttpParserError as error:
+            failure = f"it sent what is not HTTP: {error}"
+        pieces = self._pieces
+        body = b""
+        if pieces:
+            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+        head = self._head if headless else None
+        if self._complete:
+            self._let_go(intact=not failure)
+            sink.response_data(head, body, complete=True)
+            return
+        if body or head is not None:
+            sink.response_data(head, body, complete=False)
+        if failure and self._sink is sink:
+            self.answered = True
+            self.discard()
+            sink.response_broken(failure)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Learn that the engine, or this side, closed."""
+        sink, self._sink = self._sink, None
+        if sink is None:
+            self._pool.forget(self)
+        elif exc is None and self._head is not None and self._head.framing == "close":
+            sink.response_data(None, b"", complete=True)
+        else:
+            sink.response_broken("it closed the connection" if exc is None else f"the connection failed: {exc}")
+
+    # What the parser calls; `on_body` is the append above
+
+    def on_message_begin(self) -> None:
+        """Start a head, or notice a response that nobody asked for."""
+        if self._complete or self._sink is None:
+            self._surplus = True
+        self.answered = True
+        self._headers = []
+        self._reason = b""
+
+    def on_status(self, reason: bytes) -> None:
+        """Take the reason phrase, which may come in parts."""
+        self._reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; a trailer comes here too, after the head was made, and goes nowhere."""
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Make the head, unless it is an interim one."""
+        status = self._parser.get_status_code()
+        self._interim = 100 <= status < 200
+        if not self._interim and not self._surplus:
+            self._head = read_response_head(status, self._reason, self._headers)
+
+    def on_message_complete(self) -> None:
+        """Note the end, and what only now the parser can tell; the rest is done when the whole read is parsed."""
+        if not self._interim:
+            self._complete = True
+            self._reusable = self._parser.should_keep_alive()
+
+    def _let_go(self, intact: bool) -> None:
+        self._sink = None
+        assert self.transport is not None
+        sent = self.transport.get_write_buffer_size() == 0
+        if intact and sent and self._reusable and not self._surplus:
+            self._pool.put(self)
+        else:
+            self.transport.abort()
+
+
+class UpstreamPool:
+    """Idle connections by address, newest first, so that the rest grow old and are let go."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._idle: dict[Address, deque[UpstreamConnection]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def take(self, address: Address) -> UpstreamConnection | None:
+        """Return an idle connection; None if there is none that the engine can be trusted to hold open still."""
+        idle = self._idle.get(address)
+        while idle:
+            connection = idle.pop()
+            fresh = self._clock.now() - connection.idle_since < IDLE_LIMIT
+            if fresh and connection.transport is not None and not connection.transport.is_closing():
+                connection.reused = True
+                return connection
+            connection.discard()
+        return None
+
+    async def connect(self, address: Address, timeout: float) -> UpstreamConnection:
+        """Return a new connection. Raises OSError, TimeoutError. Leaves nothing open when it is cancelled."""
+        connection = UpstreamConnection(self, address)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout):
+                match address:
+                    case TcpAddress():
+                        await loop.create_connection(lambda: connection, address.host, address.port)
+                    case UnixAddress():
+                        await loop.create_unix_connection(lambda: connection, address.path)
+        except asyncio.CancelledError:
+            connection.discard()
+            raise
+        if connection.transport is None or connection.transport.is_closing():
+            raise ConnectionResetError("the engine closed the connection as soon as it was open")
+        return connection
+
+    def put(self, connection: UpstreamConnection) -> None:
+        """Keep a connection whose response is complete."""
+        if self._closed:
+            connection.discard()
+            return
+        connection.resume()
+        connection.idle_since = self._clock.now()
+        self._idle.setdefault(connection.address, deque()).append(connection)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL, self._sweep)
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        """Drop a connection that closed while it was idle."""
+        idle = self._idle.get(connection.address)
+        if idle and connection in idle:
+            idle.remove(connection)
+
+    def keep(self, addresses: frozenset[Address]) -> None:
+        """Close the idle connections to every other address."""
+        for address in [known for known in self._idle if known not in addresses]:
+            for connection in self._idle.pop(address):
+                connection.discard()
+
+    def close(self) -> None:
+        """Close all that is idle and keep nothing from now on."""
+        self._closed = True
+        self.keep(frozenset())
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    @property
+    def idle(self) -> int:
+        """How many connections are idle."""
+        return sum(map(len, self._idle.values()))
+
+    def _sweep(self) -> None:
+        oldest = self._clock.now() - IDLE_LIMIT
+        for address, idle in list(self._idle.items()):
+            while idle and idle[0].idle_since <= oldest:
+                idle.popleft().discard()
+            if not idle:
+                del self._idle[address]
+        self._timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL, self._sweep) if self._idle else None
+
+
+def _host(address: Address) -> bytes:
+    """Return what an engine sees as its own name."""
+    match address:
+        case TcpAddress(host, port):
+            return f"[{host}]:{port}".encode() if ":" in host else f"{host}:{port}".encode()
+        case UnixAddress():
+            return b"localhost"

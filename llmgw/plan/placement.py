@@ -1,0 +1,98 @@
+"""Where a new replica goes. CPU replicas spread, since unlike GPUs there is no allocation to stop two of them sharing a
+machine's cores; a declared need (`cpus`, `memory`) is kept within what the node has.
+
+Every node that will not do is named with its reason, because "why is it pending?" is the question.
+"""
+
+from dataclasses import dataclass
+
+from llmgw.base.ids import NodeName
+from llmgw.catalog.catalog import Catalog
+from llmgw.fleet.report import Report
+from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Unreachable
+from llmgw.plan.replicas import Replica
+from llmgw.spec.common import size_text
+from llmgw.spec.model import Model, Profile
+from llmgw.spec.node import Node
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node and a port for a replica by this profile."""
+
+    node: NodeName
+    port: int
+    profile: Profile
+
+
+@dataclass(frozen=True, slots=True)
+class NoPlace:
+    """Why each node will not do, in the order of names."""
+
+    reasons: tuple[tuple[NodeName, str], ...]
+
+    def __str__(self) -> str:
+        if not self.reasons:
+            return "there are no nodes; add a file with `kind: Node`"
+        return "; ".join(f"{node}: {reason}" for node, reason in self.reasons)
+
+
+def place(model: Model, catalog: Catalog, nodes: dict[NodeName, NodeView], replicas: list[Replica]) -> Place | NoPlace:
+    """Return the best place for one more replica of the model: by the first profile that fits anywhere now."""
+    reasons: dict[NodeName, str] = {}
+    for profile in sorted(model.profiles, key=lambda one: one.priority):
+        best: tuple[tuple[int, int, str], Place] | None = None
+        for name, node in catalog.nodes.items():
+            view = nodes.get(name)
+            on_node = [replica for replica in replicas if replica.node == name]
+            answer = _fits(profile, node, view, on_node, catalog)
+            if isinstance(answer, str):
+                reasons.setdefault(name, answer)
+                continue
+            rank = (sum(one.model == model.name for one in on_node), len(on_node), name)
+            if best is None or rank < best[0]:
+                best = (rank, Place(name, answer, profile))
+        if best is not None:
+            return best[1]
+    return NoPlace(tuple(sorted(reasons.items())))
+
+
+def _fits(profile: Profile, node: Node, view: NodeView | None, on_node: list[Replica], catalog: Catalog) -> int | str:
+    """Return a free port if the profile fits on the node now, else the reason why not."""
+    if node.cordoned is not None:
+        return f"cordoned ({node.cordoned.reason})"
+    if profile.pool is not None and profile.pool != node.pool:
+        return f"is in pool {node.pool}, not {profile.pool}"
+    for label, value in profile.labels.items():
+        if node.labels.get(label) != value:
+            return f"label {label} is {node.labels.get(label, 'not set')}, not {value}"
+    match view:
+        case None | NeverSeen():
+            return f"never connected ({view.why})" if view else "never connected"
+        case Unreachable(why=why):
+            return f"does not answer ({why})"
+        case Reporting(report=report):
+            return _room(profile, report, on_node, catalog)
+
+
+def _room(profile: Profile, report: Report, on_node: list[Replica], catalog: Catalog) -> int | str:
+    facts = report.facts
+    cpus = sum(replica.spec.cpus or 0 for replica in on_node)
+    if profile.cpus is not None and cpus + profile.cpus > facts.cpus:
+        return f"{max(0, facts.cpus - cpus)} of {facts.cpus} cpus free, needs {profile.cpus}"
+    memory = sum(replica.spec.memory or 0 for replica in on_node)
+    if profile.memory is not None and memory + profile.memory > facts.memory:
+        free = size_text(max(0, facts.memory - memory) >> 20 << 20)
+        return f"{free} of memory free, needs {size_text(profile.memory)}"
+    port = free_port(report, on_node, catalog)
+    if port is None:
+        first, last = catalog.cluster.control.ports
+        return f"no free port in {first}-{last} (control.ports)"
+    return port
+
+
+def free_port(report: Report, on_node: list[Replica], catalog: Catalog) -> int | None:
+    """Return the lowest port of the range that no replica claims and nothing else listens on."""
+    first, last = catalog.cluster.control.ports
+    taken = {replica.spec.port for replica in on_node} | set(report.facts.foreign_ports)
+    return next((port for port in range(first, last + 1) if port not in taken), None)

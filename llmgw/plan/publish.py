@@ -1,0 +1,50 @@
+"""The endpoint table that follows from the replicas: what is ready, reachable, and not on its way out."""
+
+from dataclasses import replace
+
+from llmgw.base.ids import ModelName
+from llmgw.fleet.report import Phase
+from llmgw.fleet.table import Endpoint, EndpointTable, RoutedModel
+from llmgw.plan.replicas import Replica
+from llmgw.plan.snapshot import Snapshot
+from llmgw.spec.model import Model
+
+RETRY_SOON = 2
+RETRY_UNKNOWN = 10
+"""Seconds a client is told to wait: while a replica starts, and when nothing says how long it will take."""
+
+
+def table_of(snapshot: Snapshot, replicas: list[Replica]) -> tuple[EndpointTable, list[Endpoint], list[Endpoint]]:
+    """Return (table, published, withdrawn), the latter two against the previous table.
+
+    A table with the same contents keeps its version, and publishing it is skipped.
+    """
+    before = snapshot.previous.table
+    endpoints = tuple(
+        Endpoint(one.id, one.model, one.address, one.spec.served_name)
+        for one in sorted(replicas, key=lambda one: one.id)
+        if one.address is not None and one.phase is Phase.READY and not one.draining and not one.leaving
+    )
+    models = tuple(
+        RoutedModel(name, tuple(model.aliases), model.replicas, _retry_after(snapshot, name, model, replicas))
+        for name, model in snapshot.catalog.models.items()
+    )
+    table = EndpointTable(before.version, models, endpoints, snapshot.catalog.cluster.router.timeouts.connect)
+    if table != before:
+        table = replace(table, version=before.version + 1)
+    had = {endpoint.id for endpoint in before.endpoints}
+    has = {endpoint.id for endpoint in endpoints}
+    published = [endpoint for endpoint in endpoints if endpoint.id not in had]
+    withdrawn = [endpoint for endpoint in before.endpoints if endpoint.id not in has]
+    return table, published, withdrawn
+
+
+def _retry_after(snapshot: Snapshot, name: ModelName, model: Model, replicas: list[Replica]) -> int:
+    """Return the seconds after which asking again makes sense, from what the replicas are doing."""
+    phases = {one.phase for one in replicas if one.model == name and not one.leaving}
+    if Phase.STARTING in phases or Phase.READY in phases:
+        return RETRY_SOON
+    backoff = snapshot.catalog.cluster.control.backoff
+    if Phase.BACKOFF in phases or (Phase.WAITING in phases and model.replicas):
+        return max(RETRY_SOON, round(backoff.base))
+    return RETRY_UNKNOWN

@@ -1,0 +1,66 @@
+"""`Plan`: what should change and what is held back, each with its reason. What `llmgw plan` prints is this object."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from llmgw.base.cause import Cause
+from llmgw.base.ids import ModelName, NodeName, ReplicaId, Revision
+from llmgw.base.time import Instant
+from llmgw.fleet.order import NodeOrder
+from llmgw.fleet.table import EndpointTable
+from llmgw.plan.snapshot import Decided
+
+
+class Verb(StrEnum):
+    """What is done to a replica."""
+
+    START = "start"
+    DRAIN = "drain"
+    KEEP = "keep"
+    """A drain is called off."""
+    STOP = "stop"
+    MOVE_PORT = "move port"
+    PUBLISH = "publish"
+    WITHDRAW = "withdraw"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that changes for one replica."""
+
+    verb: Verb
+    replica: ReplicaId
+    model: ModelName
+    node: NodeName
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """One thing that is not done now, and what it waits for."""
+
+    subject: str
+    """`model/NAME` or `replica/ID`."""
+    what: str
+    waits_for: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The decision. `orders` holds one order for every node that may be commanded, changed or not."""
+
+    based_on: Revision
+    orders: Mapping[NodeName, NodeOrder]
+    table: EndpointTable
+    draining: Mapping[ReplicaId, Instant]
+    actions: tuple[Action, ...]
+    holds: tuple[Hold, ...]
+    settled: bool
+    """Every node has spoken, or was waited for long enough."""
+    cause: Cause
+
+    @property
+    def decided(self) -> Decided:
+        """What the next snapshot has as `previous`, once this plan is carried out."""
+        return Decided(self.orders, self.table, self.draining)

@@ -1,0 +1,1 @@
+"""Small interfaces between the shells, named for the direction data moves."""

@@ -1,0 +1,82 @@
+"""What the control plane's loops hand to each other and to the gateways."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from llmgw.base.ids import Epoch, NodeName, OwnerId
+from llmgw.base.time import Instant
+from llmgw.fleet.order import NodeOrder
+from llmgw.fleet.table import EndpointTable
+from llmgw.fleet.usage import UsageView
+
+
+class OrderSink(Protocol):
+    """Takes orders to nodes."""
+
+    def send(self, orders: Mapping[NodeName, NodeOrder]) -> None:
+        """Replace the newest order of each node. Never blocks; sent again until the node reports its generation."""
+        ...
+
+
+class EndpointSink(Protocol):
+    """Takes endpoint tables to gateways."""
+
+    def publish(self, table: EndpointTable, *, settled: bool) -> None:
+        """Make this the newest table. Never blocks; `settled` tells that it leaves nothing out for want of knowledge."""
+        ...
+
+
+class UsageSource(Protocol):
+    """Says what the gateways have in flight."""
+
+    def usage(self) -> UsageView:
+        """Return what is known now, counted against the newest published table; `Unknown` wherever it is not certain."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, for people: what, to whom, why."""
+
+    at: Instant
+    kind: str
+    subject: str
+    text: str
+    cause: str
+
+
+class EventSink(Protocol):
+    """Keeps events. An event that cannot be kept is logged by the sink, and nothing else stops for it."""
+
+    def record(self, event: Event) -> None:
+        """Take an event. Never blocks, never raises."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Who may decide, as the store has it."""
+
+    owner: OwnerId
+    epoch: Epoch
+    mine: bool
+
+
+class StoreUnavailable(Exception):
+    """The store cannot be used now; the message says why."""
+
+
+class LeaseKeeper(Protocol):
+    """The one lease row. Expiry is by the store's clock."""
+
+    async def take(self, owner: OwnerId, seconds: float, at_least: Epoch) -> Lease:
+        """Take or renew the lease in one statement, and return who holds it now.
+
+        The epoch grows whenever the holder changes, and to `at_least` if it is smaller. Raises StoreUnavailable.
+        """
+        ...
+
+    async def release(self, owner: OwnerId) -> None:
+        """Give the lease up, if it is held by this owner. Raises StoreUnavailable."""
+        ...

@@ -1,0 +1,59 @@
+"""`TableIndex`: one `EndpointTable`, arranged for looking up; built once a swap, read once a request.
+
+Names are matched exactly, as clients of every engine expect. A name beats an alias, and the earlier model keeps an
+alias that two claim: the catalog refuses both cases, but a table from elsewhere must not route by chance. An endpoint
+of a model that the table does not list is not routed to: nobody said that it should serve.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from llmgw.base.ids import ReplicaId
+from llmgw.fleet.table import Address, Endpoint, EndpointTable, RoutedModel
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedModel:
+    """A model and its ready endpoints, in the table's order."""
+
+    model: RoutedModel
+    endpoints: tuple[Endpoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableIndex:
+    """The lookup side of one table."""
+
+    version: int
+    models: Mapping[str, IndexedModel]
+    """By name and by alias."""
+    servable: tuple[str, ...]
+    """Names and aliases of the models that have an endpoint, in the table's order."""
+    endpoints: tuple[Endpoint, ...]
+    ids: frozenset[ReplicaId]
+    addresses: frozenset[Address]
+    connect_timeout: float
+    """Seconds."""
+
+
+def index_table(table: EndpointTable) -> TableIndex:
+    """Return the index of a table."""
+    ready: dict[str, list[Endpoint]] = {model.name: [] for model in table.models}
+    for endpoint in table.endpoints:
+        if endpoint.model in ready:
+            ready[endpoint.model].append(endpoint)
+    by_name: dict[str, IndexedModel] = {}
+    for model in table.models:
+        by_name[model.name] = IndexedModel(model, tuple(ready[model.name]))
+    for model in table.models:
+        for alias in model.aliases:
+            by_name.setdefault(alias, by_name[model.name])
+    return TableIndex(
+        version=table.version,
+        models=by_name,
+        servable=tuple(name for name, indexed in by_name.items() if indexed.endpoints),
+        endpoints=table.endpoints,
+        ids=frozenset(endpoint.id for endpoint in table.endpoints),
+        addresses=frozenset(endpoint.address for endpoint in table.endpoints),
+        connect_timeout=table.connect_timeout,
+    )

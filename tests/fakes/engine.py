@@ -1,0 +1,494 @@
+"""A fake engine: a real HTTP server that behaves like llama.cpp's, with a switch for each way an engine goes wrong.
+
+It is run as a program (`python tests/fakes/engine.py --alias m --port 9001 --chunks 5`), where it takes llama-server's
+flags and ignores those it has no use for, or in the test's own loop (`async with running_engine(chunks=5) as engine`).
+Switches can be thrown while it runs, by `POST /switches` or `engine.throw(...)`; `GET /seen` (or `engine.seen`) says
+what arrived. It imports nothing of llmgw, so that it cannot share a misunderstanding with what it tests.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field, fields
+
+import httptools
+
+CREATED = 1700000000
+LOADING = {"error": {"message": "Loading model", "type": "unavailable_error", "code": 503}}
+
+
+@dataclass
+class Switches:
+    """What this engine does differently. Times in seconds; None and False mean that it does not."""
+
+    load_seconds: float = 0.0
+    """Answers 503 to everything until so long after its start."""
+    health_status: int | None = None
+    """What /health answers instead of its own opinion."""
+    chunks: int = 3
+    chunk_interval: float = 0.0
+    chunk_text: str | None = None
+    """Text of each event instead of the alias, the pid and a number."""
+    status: int | None = None
+    """Status of every generation instead of 200, with `error_body`."""
+    error_body: str = '{"error":{"message":"the fake engine was told to fail","type":"server_error","code":500}}'
+    die_after: int | None = None
+    """Ends the response after so many events, or half way through a body that is no stream."""
+    die_how: str = "fin"
+    """rst, fin, or clean_eof (the body ends properly, but its last event is missing)."""
+    die_before_headers: bool = False
+    """Closes the connection instead of answering."""
+    refuse_reused: bool = False
+    """Closes the connection instead of answering a second request on it."""
+    bad_chunk_after: int | None = None
+    """Writes a broken chunk size after so many events."""
+    stall_before_headers: bool = False
+    stall_after: int | None = None
+    """Goes silent after so many events, and keeps the connection."""
+    split_utf8: bool = False
+    """Writes a stream byte by byte."""
+    unframed: bool = False
+    """Ends streams by closing the connection, as HTTP/1.0 does."""
+    keepalive_close_after: float | None = None
+    """Closes a connection that was idle for so long."""
+    echo_headers: bool = False
+    """Answers every generation with the request's headers and body, as JSON."""
+    body_bytes: int = 0
+    """Size of the text in an answer that is no stream; 0 means a short one."""
+    read_slowly: bool = False
+    """Does not read the request's body until the switch is thrown back."""
+    exit_after: float | None = None
+    exit_code: int = 1
+    """Exit status for exit_after."""
+    exit_at_once: int | None = None
+    """Ends with this status before it listens."""
+    ignore_sigterm: bool = False
+    spawn_child: bool = False
+    """Starts a grandchild whose parent ends: an orphan in the engine's process group."""
+
+
+@dataclass
+class Seen:
+    """What arrived here."""
+
+    connections: int = 0
+    requests: int = 0
+    """Generations asked for."""
+    active: int = 0
+    cancelled: int = 0
+    """Generations whose client went away before the end."""
+    probes: int = 0
+    last_path: str = ""
+    last_headers: list[tuple[str, str]] = field(default_factory=list)
+    last_body: str = ""
+    bodies: list[str] = field(default_factory=list)
+
+
+def json_head(status: int, length: int, more: str = "") -> bytes:
+    return (
+        f"HTTP/1.1 {status} Whatever\r\nServer: llama.cpp\r\nContent-Type: application/json; charset=utf-8\r\n"
+        f"Access-Control-Allow-Origin: \r\nContent-Length: {length}\r\n{more}\r\n"
+    ).encode()
+
+
+class FakeEngine:
+    """The state that all connections share."""
+
+    def __init__(self, alias: str, switches: Switches) -> None:
+        self.alias = alias
+        self.switches = switches
+        self.seen = Seen()
+        self.connections: set[Connection] = set()
+        self.port = 0
+        self.path = ""
+        self._server: asyncio.Server | None = None
+        self._ready_at = 0.0
+        self._exit: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str = "127.0.0.1", port: int = 0, path: str | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        if path is not None:
+            self._server = await loop.create_unix_server(lambda: Connection(self), path)
+            self.path = path
+        else:
+            self._server = await loop.create_server(lambda: Connection(self), host, port)
+            self.port = self._server.sockets[0].getsockname()[1]
+        self._ready_at = loop.time() + self.switches.load_seconds
+        self.arm()
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for connection in list(self.connections):
+            connection.transport.abort()
+        if self._exit is not None:
+            self._exit.cancel()
+        await self._server.wait_closed()
+
+    def refuse_connections(self) -> None:
+        """Stop listening, as an engine does first when it is told to end."""
+        assert self._server is not None
+        self._server.close()
+
+    def throw(self, **changes: object) -> None:
+        """Throw switches by name."""
+        for name, value in changes.items():
+            if name not in {known.name for known in fields(Switches)}:
+                raise KeyError(name)
+            setattr(self.switches, name, value)
+        if "load_seconds" in changes:
+            self._ready_at = asyncio.get_running_loop().time() + self.switches.load_seconds
+        for connection in self.connections:
+            connection.reread()
+        self.arm()
+
+    def arm(self) -> None:
+        if self._exit is not None:
+            self._exit.cancel()
+            self._exit = None
+        if self.switches.exit_after is not None:
+            loop = asyncio.get_running_loop()
+            self._exit = loop.call_later(self.switches.exit_after, os._exit, self.switches.exit_code)
+
+    @property
+    def loading(self) -> bool:
+        return asyncio.get_running_loop().time() < self._ready_at
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection; one request at a time."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self.engine = engine
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.parser = httptools.HttpRequestParser(self)
+        self.served = 0
+        self.generating = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.idle: asyncio.TimerHandle | None = None
+        self.on_message_begin()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self.engine.seen.connections += 1
+        self.engine.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.engine.connections.discard(self)
+        for timer in (self.timer, self.idle):
+            if timer is not None:
+                timer.cancel()
+        if self.generating:
+            self.finish_generation()
+            self.engine.seen.cancelled += 1
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.transport.abort()
+        if self.engine.switches.read_slowly:
+            self.transport.pause_reading()
+
+    def reread(self) -> None:
+        if not self.engine.switches.read_slowly:
+            self.transport.resume_reading()
+
+    def on_message_begin(self) -> None:
+        self.url = b""
+        self.headers: list[tuple[str, str]] = []
+        self.body = bytearray()
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.decode("latin-1"), value.decode("latin-1")))
+
+    def on_body(self, data: bytes) -> None:
+        self.body += data
+
+    def on_message_complete(self) -> None:
+        if self.idle is not None:
+            self.idle.cancel()
+        self.served += 1
+        path = self.url.decode().partition("?")[0]
+        answer = self.own_answer(path)
+        if answer is not None:
+            status, document = answer
+            text = document if isinstance(document, str) else json.dumps(document)
+            self.transport.write(json_head(status, len(text.encode())) + text.encode())
+            self.done()
+        elif self.engine.loading:
+            self.answer(503, LOADING)
+        else:
+            self.generate()
+
+    # What is not a generation
+
+    def own_answer(self, path: str) -> tuple[int, object] | None:
+        engine, switches = self.engine, self.engine.switches
+        if path == "/seen":
+            return 200, asdict(engine.seen)
+        if path == "/switches":
+            try:
+                engine.throw(**json.loads(bytes(self.body) or b"{}"))
+            except (KeyError, ValueError) as error:
+                return 400, {"error": repr(error)}
+            return 200, asdict(switches)
+        if path == "/health" and switches.health_status is not None:
+            engine.seen.probes += 1
+            return switches.health_status, {"status": "told"}
+        if path not in {"/health", "/v1/models", "/metrics"}:
+            return None
+        engine.seen.probes += 1
+        return (503, LOADING) if engine.loading else self.probe_answer(path)
+
+    def probe_answer(self, path: str) -> tuple[int, object]:
+        engine = self.engine
+        if path == "/health":
+            return 200, {"status": "ok"}
+        if path == "/v1/models":
+            model = {"id": engine.alias, "object": "model", "created": CREATED, "owned_by": "llamacpp"}
+            return 200, {"object": "list", "data": [model]}
+        active = engine.seen.active
+        return 200, f"# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing {active}\n"
+
+    def answer(self, status: int, document: object) -> None:
+        text = json.dumps(document).encode()
+        self.transport.write(json_head(status, len(text)) + text)
+        self.done()
+
+    def done(self) -> None:
+        after = self.engine.switches.keepalive_close_after
+        if after is not None:
+            self.idle = asyncio.get_running_loop().call_later(after, self.transport.close)
+
+    # Generations
+
+    def generate(self) -> None:
+        engine, switches, seen = self.engine, self.engine.switches, self.engine.seen
+        if switches.die_before_headers or (switches.refuse_reused and self.served > 1):
+            self.transport.close()
+            return
+        body = bytes(self.body)
+        seen.requests += 1
+        seen.active += 1
+        seen.last_path = self.url.decode()
+        seen.last_headers = self.headers
+        seen.last_body = body.decode("utf-8", "replace")
+        seen.bodies.append(seen.last_body[:1000])
+        self.generating = True
+        if switches.stall_before_headers:
+            return
+        if switches.status is not None:
+            text = switches.error_body.encode()
+            self.finish_generation()
+            self.transport.write(json_head(switches.status, len(text), "Retry-After: 7\r\n") + text)
+            self.done()
+        elif switches.echo_headers:
+            self.finish_generation()
+            self.answer(200, {"path": self.url.decode(), "headers": self.headers, "body": seen.last_body})
+        elif b'"stream"' in body and json.loads(body).get("stream") is True:
+            self.start_stream(json.loads(body))
+        else:
+            text = "x" * switches.body_bytes or f"{engine.alias} {os.getpid()} answers"
+            self.whole_answer(text)
+
+    def whole_answer(self, text: str) -> None:
+        document = json.dumps(
+            {
+                "id": "chatcmpl-fake",
+                "object": "chat.completion",
+                "created": CREATED,
+                "model": self.engine.alias,
+                "choices": [
+                    {
+                        "index": 0,
+                        "message": {"role": "assistant", "content": text},
+                        "text": text,
+                        "finish_reason": "stop",
+                    }
+                ],
+                "usage": {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8},
+            }
+        ).encode()
+        head = json_head(200, len(document))
+        if self.engine.switches.die_after is not None:
+            self.transport.write(head + document[: len(document) // 2])
+            self.die()
+            return
+        self.finish_generation()
+        self.transport.write(head + document)
+        self.done()
+
+    def start_stream(self, request: dict[str, object]) -> None:
+        self.request = request
+        self.count = 0
+        end = "Connection: close\r\n" if self.engine.switches.unframed else "Transfer-Encoding: chunked\r\n"
+        self.transport.write(
+            f"HTTP/1.1 200 OK\r\nServer: llama.cpp\r\nContent-Type: text/event-stream\r\n"
+            f"Access-Control-Allow-Origin: \r\n{end}\r\n".encode()
+        )
+        self.step()
+
+    def step(self) -> None:
+        """Write events until it is time to wait."""
+        switches = self.engine.switches
+        while not self.transport.is_closing():
+            if switches.stall_after == self.count:
+                return
+            if switches.bad_chunk_after == self.count:
+                self.transport.write(b"zz\r\nnot a chunk\r\n")
+                return
+            if switches.die_after == self.count:
+                self.die()
+                return
+            if self.count >= switches.chunks:
+                self.end_stream()
+                return
+            self.event(self.chunk_document(self.count))
+            self.count += 1
+            if switches.chunk_interval:
+                self.timer = asyncio.get_running_loop().call_later(switches.chunk_interval, self.step)
+                return
+
+    def chunk_document(self, number: int) -> dict[str, object]:
+        engine = self.engine
+        text = engine.switches.chunk_text or f"{engine.alias} {os.getpid()} token{number} "
+        delta: dict[str, object] = {"content": text} if number else {"role": "assistant", "content": text}
+        choice = {"index": 0, "delta": delta, "text": text, "finish_reason": None}
+        return {
+            "id": "chatcmpl-fake",
+            "object": "chat.completion.chunk",
+            "created": CREATED,
+            "model": engine.alias,
+            "choices": [choice],
+        }
+
+    def end_stream(self) -> None:
+        last = self.chunk_document(self.count)
+        last["choices"] = [{"index": 0, "delta": {}, "text": "", "finish_reason": "stop"}]
+        self.event(last)
+        options = self.request.get("stream_options")
+        if isinstance(options, dict) and options.get("include_usage"):
+            usage = {"prompt_tokens": 3, "completion_tokens": self.count, "total_tokens": 3 + self.count}
+            self.event({**last, "choices": [], "usage": usage})
+        if self.url.startswith(b"/v1/messages"):
+            self.frame(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
+        else:
+            self.frame(b"data: [DONE]\n\n")
+        self.close_stream()
+
+    def close_stream(self) -> None:
+        self.finish_generation()
+        if self.engine.switches.unframed:
+            self.transport.close()
+        else:
+            self.transport.write(b"0\r\n\r\n")
+            self.done()
+
+    def event(self, document: dict[str, object]) -> None:
+        self.frame(b"data: " + json.dumps(document, ensure_ascii=False).encode() + b"\n\n")
+
+    def frame(self, data: bytes) -> None:
+        pieces = [data[i : i + 1] for i in range(len(data))] if self.engine.switches.split_utf8 else [data]
+        for piece in pieces:
+            self.transport.write(piece if self.engine.switches.unframed else b"%x\r\n%b\r\n" % (len(piece), piece))
+
+    def die(self) -> None:
+        match self.engine.switches.die_how:
+            case "rst":
+                self.flush_then_reset()
+            case "clean_eof":
+                self.close_stream()
+            case _:
+                self.finish_generation()
+                self.transport.close()
+
+    def flush_then_reset(self) -> None:
+        """Reset once the kernel has taken all; linger 0 makes the close a reset."""
+        if self.transport.get_write_buffer_size():
+            self.timer = asyncio.get_running_loop().call_later(0.005, self.flush_then_reset)
+            return
+        self.finish_generation()
+        self.timer = asyncio.get_running_loop().call_later(0.02, self.reset)
+
+    def reset(self) -> None:
+        sock = self.transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
+
+    def finish_generation(self) -> None:
+        if self.generating:
+            self.generating = False
+            self.engine.seen.active -= 1
+
+
+@asynccontextmanager
+async def running_engine(alias: str = "m", path: str | None = None, **switches: object) -> AsyncIterator[FakeEngine]:
+    """Run an engine in this loop, on a free port of 127.0.0.1 or on a Unix socket."""
+    engine = FakeEngine(alias, Switches(**switches))  # type: ignore[arg-type]
+    await engine.start(path=path)
+    try:
+        yield engine
+    finally:
+        await engine.stop()
+
+
+def parse(argv: list[str]) -> tuple[argparse.Namespace, Switches]:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("-m", "--model", default="")
+    parser.add_argument("-a", "--alias", default="m")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--unix", default=None, help="listen on this socket instead")
+    for switch in fields(Switches):
+        flag = "--" + switch.name.replace("_", "-")
+        kind = str(switch.type)
+        if kind == "bool":
+            parser.add_argument(flag, action="store_true")
+        else:
+            parse_value = float if "float" in kind else int if "int" in kind else str
+            parser.add_argument(flag, type=parse_value, default=switch.default)
+    options, _ = parser.parse_known_args(argv)
+    return options, Switches(**{switch.name: getattr(options, switch.name) for switch in fields(Switches)})
+
+
+async def serve(options: argparse.Namespace, switches: Switches) -> None:
+    engine = FakeEngine(options.alias, switches)
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, (lambda: None) if switches.ignore_sigterm else ended.set)
+    await engine.start(options.host, options.port, options.unix)
+    where = options.unix or f"http://{options.host}:{engine.port}"
+    print(f"main: server is listening on {where}", file=sys.stderr, flush=True)
+    await ended.wait()
+    await engine.stop()
+
+
+def main() -> None:
+    options, switches = parse(sys.argv[1:])
+    if switches.exit_at_once is not None:
+        print(f"fake engine: ends at once with {switches.exit_at_once}", file=sys.stderr, flush=True)
+        sys.exit(switches.exit_at_once)
+    if switches.spawn_child:
+        subprocess.run(["sh", "-c", "sleep 600 & echo $! >&2"], check=True)
+    try:
+        asyncio.run(serve(options, switches))
+    except OSError as error:
+        print(f"main: couldn't bind HTTP server socket, {error}", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
