@@ -118,7 +118,7 @@ class GitSource:
                     "or follow the files themselves with --worktree"
                 ) from error
             raise
-        git_dir, common_dir, prefix = (answer.decode().split("\n") + ["", "", ""])[:3]
+        git_dir, common_dir, prefix = [*answer.decode().split("\n"), "", "", ""][:3]
         return _Place(Path(git_dir), (self._directory / common_dir).resolve(), prefix.rstrip("/"))
 
     async def _head(self) -> bytes:

@@ -47,7 +47,8 @@ class AgentServer:
         text = str(self._path)
         if len(text.encode()) > LONGEST_SOCKET_PATH:
             raise SocketTaken(
-                f"socket path {text} has {len(text.encode())} bytes, at most {LONGEST_SOCKET_PATH} will do; choose a shorter one with --socket"
+                f"socket path {text} has {len(text.encode())} bytes, at most {LONGEST_SOCKET_PATH} will do; "
+                "choose a shorter one with --socket"
             )
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -30,7 +30,7 @@ from llmgw.agent.events import (
     Tick,
 )
 from llmgw.base.ids import BootId, Epoch, Generation, NodeName, ShardId
-from llmgw.base.time import Instant, later
+from llmgw.base.time import EARLIEST, Instant, later
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.order import NodeOrder, ShardOrder
 from llmgw.fleet.report import Ended, Facts, Phase, Reason, Report, ShardReport
@@ -58,7 +58,7 @@ class _Shard:
     running: ShardSpec | None = None
     busy: bool = False
     """A start or a probe is under way."""
-    due: Instant = Instant(0.0)
+    due: Instant = EARLIEST
     reason: Reason | None = None
     failed_probes: int = 0
     degraded: str | None = None

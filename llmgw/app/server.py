@@ -92,7 +92,7 @@ class _Server:
         self._port = port
         url = settings.store or f"sqlite:///{settings.state_dir / 'store.sqlite'}"
         self._store = SqlStore(url)
-        rng = random.Random(os.urandom(16))  # noqa: S311 - jitter, not secrets
+        rng = random.Random(os.urandom(16))
         self._source: TreeSource = (
             DirSource(settings.cluster) if settings.worktree else GitSource(settings.cluster, self._clock)
         )
@@ -209,15 +209,18 @@ class _Server:
 
     async def _keep_last_tree(self) -> None:
         """Write down each catalog's tree, so that a restart with a broken source serves what was good before."""
+        states = self._catalogs.state
         kept: SourceTree | None = None
         while True:
-            state = await self._catalogs.state.wait(lambda state: state.tree is not kept)
-            kept = state.tree
-            if kept is not None:
+            version = states.version
+            tree = states.value.tree
+            if tree is not None and tree is not kept:
+                kept = tree
                 try:
-                    await self._store.keep_tree(kept)
+                    await self._store.keep_tree(tree)
                 except StoreUnavailable as error:
-                    log.error("the last good revision could not be kept", extra={"reason": str(error)})
+                    log.warning("the last good revision could not be kept", extra={"reason": str(error)})
+            await states.newer(version)
 
     def _announce(self) -> None:
         host, _ = self._settings.listen

@@ -44,7 +44,7 @@ async def _run(options: argparse.Namespace) -> None:
         control=Path(options.control),
         drain=options.drain,
         clock=SystemClock(),
-        rng=random.Random(os.urandom(16)),  # noqa: S311 - ties between endpoints, not secrets
+        rng=random.Random(os.urandom(16)),
         stop=stop,
     )
 

@@ -14,6 +14,10 @@ class Clock(Protocol):
         ...
 
 
+EARLIEST = Instant(0.0)
+"""Before everything."""
+
+
 def later(instant: Instant, seconds: float) -> Instant:
     """Return the instant so many seconds after."""
     return Instant(instant + seconds)

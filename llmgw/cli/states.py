@@ -53,13 +53,14 @@ def _head(shown: dict[str, Any]) -> list[str]:
     reporting = sum(node["state"] == "reporting" for node in shown["nodes"])
     ready = sum(model["ready"] for model in shown["models"])
     wanted = sum(model["wanted"] for model in shown["models"])
+    models = len(shown["models"])
     leading = f"leading, epoch {control['epoch']}" if control["leading"] else "not leading"
     since = f" for {age(source['age'])}" if source["age"] is not None else ""
     subject = f" ({source['subject']})" if source["subject"] else ""
     return [
         f"llmgw {control['version']} at {control['listen']}, {leading}, {len(control['workers'])} worker(s)",
         f"revision {_short(source['in_force'])}{subject} in force{since}, from {source['place']}",
-        f"{ready} of {wanted} replicas ready, {len(shown['models'])} model(s), {reporting} of {len(shown['nodes'])} node(s) answer",
+        f"{ready} of {wanted} replicas ready, {models} model(s), {reporting} of {len(shown['nodes'])} node(s) answer",
     ]
 
 

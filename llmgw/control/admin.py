@@ -1,6 +1,7 @@
-"""The admin API: plain JSON over HTTP on a Unix socket (0600) and, if asked for, on a TCP address. aiohttp; not the data plane.
+"""The admin API: plain JSON over HTTP on a Unix socket (0600) and, if asked for, on a TCP address. Not the data plane.
 
-`GET /v1/status` · `POST /v1/plan` (a whole tree in, what it would change out) · `GET /v1/logs` · `GET /metrics` · `GET /health`.
+`GET /v1/status` · `POST /v1/plan` (a whole tree in, what it would change out) · `GET /v1/logs` · `GET /metrics` ·
+`GET /health`.
 Errors are `{"error": "one line that says what to do"}` with a 4xx or 5xx status.
 """
 

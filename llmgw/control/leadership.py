@@ -21,7 +21,7 @@ RENEW = 2.0
 
 
 class Leadership:
-    """This process's claim. `epoch` is read by the reconciler; None means that it may not decide."""
+    """The claim of one process. `epoch` is read by the reconciler; None means that it may not decide."""
 
     def __init__(self, keeper: LeaseKeeper, owner: OwnerId, changed: Callable[[], None]) -> None:
         self._keeper = keeper
@@ -47,7 +47,7 @@ class Leadership:
             lease = await self._keeper.take(self._owner, LEASE, at_least)
         except StoreUnavailable as error:
             if not self.trouble:
-                log.error("the store cannot be used; the claim is kept", extra={"reason": str(error)})
+                log.warning("the store cannot be used; the claim is kept", extra={"reason": str(error)})
             self.trouble = str(error)
             return
         self.trouble = ""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmgw.base.ids import ReplicaId
-from llmgw.base.time import Clock, Instant
+from llmgw.base.time import EARLIEST, Clock, Instant
 from llmgw.fleet.table import EndpointTable
 from llmgw.fleet.usage import Active, Idle, Unknown, Usage, UsageView
 from llmgw.ports.links import LinkBroken
@@ -44,7 +44,7 @@ class _Worker:
     pid: int
     inherited: bool
     usage: WorkerUsage | None = None
-    at: Instant = Instant(0.0)
+    at: Instant = EARLIEST
     retiring: bool = False
     ready: bool = False
 
@@ -107,7 +107,7 @@ class Workers:
             _signal(pid, signal.SIGTERM)
         try:
             async with asyncio.timeout(drain + 3.0):
-                while any(self.start_ticks(pid) is not None for pid in self._workers):
+                while any(self.start_ticks(pid) is not None for pid in self._workers):  # noqa: ASYNC110 - no event tells
                     await asyncio.sleep(0.02)
         except TimeoutError:
             for pid in self.pids:
@@ -194,7 +194,7 @@ class Workers:
 
     async def _await_end(self, pid: int) -> None:
         """Wait until an inherited worker, which is not our child, is gone."""
-        while self.start_ticks(pid) is not None:
+        while self.start_ticks(pid) is not None:  # noqa: ASYNC110 - it is not our child, so no event tells
             await asyncio.sleep(0.2)
         del self._workers[pid]
         self._write_record()

@@ -1,5 +1,7 @@
-"""Checks any plan against the snapshot it was made from, for the rules of safety. It shares no code with the planner's
-decisions, so that one mistake does not hide in both. A plan that fails is not carried out, and that is an alarm.
+"""Checks any plan against the snapshot it was made from, for the rules of safety.
+
+It shares no code with the planner's decisions, so that one mistake does not hide in both. A plan that fails is not
+carried out, and that is an alarm.
 """
 
 from collections import Counter

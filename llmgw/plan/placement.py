@@ -1,5 +1,7 @@
-"""Where a new replica goes. CPU replicas spread, since unlike GPUs there is no allocation to stop two of them sharing a
-machine's cores; a declared need (`cpus`, `memory`) is kept within what the node has.
+"""Where a new replica goes.
+
+CPU replicas spread, since unlike GPUs there is no allocation to stop two of them sharing a machine's cores; a declared
+need (`cpus`, `memory`) is kept within what the node has.
 
 Every node that will not do is named with its reason, because "why is it pending?" is the question.
 """
