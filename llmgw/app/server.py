@@ -96,7 +96,7 @@ class _Server:
         self._source: TreeSource = (
             DirSource(settings.cluster) if settings.worktree else GitSource(settings.cluster, self._clock)
         )
-        self._catalogs = Catalogs(self._source, self._store, self._clock)
+        self._catalogs = Catalogs(self._source, self._store, self._clock, self._wake)
         self._book = FleetBook(self._clock, self._wake)
         self._sessions = Sessions(self._link, self._book, rng)
         self._leadership = Leadership(self._store, OwnerId(self._ids.new()), self._wake)

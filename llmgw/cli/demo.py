@@ -127,7 +127,7 @@ class _Watch:
             for process, log in self._processes:
                 if process.poll() is not None:
                     raise Failed(f"a process of the demo ended before the step '{step}'; its last words:\n{_tail(log)}")
-            if Path(self._server).exists():
+            if Path(self._server).exists():  # it is made once the server can answer
                 shown = ask(self._server, "GET", "/v1/status")
                 if condition(shown):
                     return shown

@@ -54,11 +54,17 @@ class Catalogs:
     """The source loop. `state` is read by all others."""
 
     def __init__(
-        self, source: TreeSource, events: EventSink, clock: Clock, compiler: Compile = compile_in_thread
+        self,
+        source: TreeSource,
+        events: EventSink,
+        clock: Clock,
+        changed: Callable[[], None],
+        compiler: Compile = compile_in_thread,
     ) -> None:
         self._source = source
         self._events = events
         self._clock = clock
+        self._changed = changed
         self._compile = compiler
         self._seen: Source | None = None
         self.state: Latest[CatalogState] = Latest(CatalogState())
@@ -110,6 +116,7 @@ class Catalogs:
                 fetched=tree,
             )
         )
+        self._changed()
 
     def _record(self, kind: str, text: str, revision: str) -> None:
         self._events.record(Event(self._clock.now(), kind, "source", text, revision))

@@ -1,4 +1,4 @@
-"""Whatever the bytes are, compiling answers with a catalog or with problems, and every form of the problems can be written.
+"""Whatever the bytes are, compiling answers with a catalog or with problems, and these can be written in every form.
 
 `LLMGW_FUZZ=20` runs twenty times as many examples.
 """
@@ -157,7 +157,7 @@ def check(tree: SourceTree) -> Accepted | Rejected:
         assert "\n" not in problem.message
         assert problem.path in ("", *tree.files, *tree.refused)
         assert problem.column >= 0
-        assert problem.end_column in (0, *range(problem.column, 10**6))
+        assert problem.end_column == 0 or problem.end_column > problem.column
         if problem.snippet:
             assert problem.column <= len(problem.snippet) + 1
     assert render_text(problems).encode()[:1] or not problems
@@ -168,8 +168,9 @@ def check(tree: SourceTree) -> Accepted | Rejected:
 
 
 def around(data: bytes) -> SourceTree:
-    others = {f"{number}.yaml": each for number, each in enumerate(DOCUMENTS)}
-    return SourceTree(Revision("r"), {**others, "x.yaml": data})
+    return SourceTree(
+        Revision("r"), {"cluster.yaml": b"apiVersion: llmgw/v1\nkind: Cluster\nname: c\n", "x.yaml": data}
+    )
 
 
 def test_the_documents_are_valid() -> None:
@@ -201,27 +202,8 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=8,
 )
-keys = st.sampled_from(
-    [
-        "name",
-        "aliases",
-        "weights",
-        "path",
-        "replicas",
-        "profiles",
-        "engine",
-        "args",
-        "env",
-        "memory",
-        "labels",
-        "ssh",
-        "host",
-        "port",
-        "control",
-        "ports",
-        "engines",
-    ]
-)
+KEYS = "name aliases weights path replicas profiles engine args env memory labels ssh host port control ports engines"
+keys = st.sampled_from(KEYS.split())
 
 
 @EFFORT

@@ -5,6 +5,8 @@ import pytest
 from llmgw.base.ids import Revision
 from llmgw.catalog.compile import Accepted, Compiler, Rejected, compile_tree
 from llmgw.catalog.source import SourceTree
+from llmgw.spec.kinds import KINDS
+from llmgw.spec.node import Cordon
 
 CLUSTER = "apiVersion: llmgw/v1\nkind: Cluster\nname: home\n"
 NODE = "apiVersion: llmgw/v1\nkind: Node\nname: box\n"
@@ -55,6 +57,8 @@ def test_a_valid_directory_is_a_catalog() -> None:
     }
 
 
+*OTHERS, LAST = KINDS
+KIND_LIST = f"{', '.join(OTHERS)} or {LAST}"
 NAME_RULE = "use up to 63 lower-case letters, digits, `.`, `_`, `-`, with a letter or digit at both ends"
 DURATION = "'start_timeout' expects a duration with a unit, as in 500ms, 30s, 5m or 1h"
 SIZE = "'memory' expects a size with a binary unit, as in 512MiB or 16GiB"
@@ -69,8 +73,8 @@ WRONG = {
         ["7:3 unknown key 'startTimeout', did you mean 'start_timeout'? [unknown-key]"],
     ),
     "unknown key, none close": (
-        SSH + "cordoned: {reason: x, until: y}\n",
-        ["7:23 unknown key 'until'; known here: reason [unknown-key]"],
+        SSH + "cordoned: {reason: x, zzz: y}\n",
+        [f"7:23 unknown key 'zzz'; known here: {', '.join(Cordon.model_fields)} [unknown-key]"],
     ),
     "invisible key": (
         MODEL + "\u00a0replicas: 2\n",
@@ -86,13 +90,13 @@ WRONG = {
     ),
     "missing kind": (
         MODEL.replace("kind: Model\n", ""),
-        ["1:1 missing key 'kind': one of Cluster, Model or Node [missing-key]"],
+        [f"1:1 missing key 'kind': one of {KIND_LIST} [missing-key]"],
     ),
     "missing apiVersion": (
         "kind: Node\nname: box\nlocal: true\n",
         ["1:1 missing key 'apiVersion': always `llmgw/v1` [missing-key]"],
     ),
-    "nothing": ("{}\n", ["1:1 missing key 'kind': one of Cluster, Model or Node [missing-key]"]),
+    "nothing": ("{}\n", [f"1:1 missing key 'kind': one of {KIND_LIST} [missing-key]"]),
     # kinds and versions
     "unknown kind": (
         MODEL.replace("Model", "Modle"),
@@ -104,11 +108,11 @@ WRONG = {
     ),
     "a stranger's kind": (
         MODEL.replace("Model", "Deployment"),
-        ["2:7 unknown kind 'Deployment'; write Cluster, Model or Node [unknown-kind]"],
+        [f"2:7 unknown kind 'Deployment'; write {KIND_LIST} [unknown-kind]"],
     ),
     "kind that is no text": (
         MODEL.replace("Model", "[Model]"),
-        ["2:7 unknown kind \"['Model']\"; write Cluster, Model or Node [unknown-kind]"],
+        [f"2:7 unknown kind \"['Model']\"; write {KIND_LIST} [unknown-kind]"],
     ),
     "unknown version": (
         MODEL.replace("llmgw/v1", "apps/v1") + "foo: 1\n",
@@ -302,13 +306,10 @@ WRONG = {
         ["7:11 alias 'Qwen' repeats what line 3 says; remove it [duplicate-alias]"],
     ),
     "told once although merged": (
-        MODEL + "- &p {name: b, engine: llamacpp, cpus: 0, x: 1}\n- {<<: *p, name: c}\n- {<<: *p, name: d}\n",
+        MODEL + "- &p {name: b, engine: llamacpp, cpus: 0, cpu: 1}\n- {<<: *p, name: c}\n- {<<: *p, name: d}\n",
         [
             "7:40 'cpus' must be at least 1, found 0 [out-of-range]",
-            (
-                "7:43 unknown key 'x'; known here: name, engine, command, args, env, cpus, memory, pool, labels, priority, "
-                "start_timeout [unknown-key]"
-            ),
+            "7:43 unknown key 'cpu', did you mean 'cpus'? [unknown-key]",
         ],
     ),
     "wrong where it is used": (
@@ -433,9 +434,9 @@ def test_names_that_are_one_on_some_file_systems() -> None:
     outcome = compile_tree(SourceTree(Revision("r1"), {path: text.encode() for path, text in files.items()}))
     assert told(outcome) == [
         (
-            "n/e\u0301.yaml differs from N/\u00e9.yaml in case only, which some file systems ignore; rename one of them "
-            "[case-collision]"
-        )
+            "n/e\u0301.yaml differs from N/\u00e9.yaml in case only, which some file systems ignore; "
+            "rename one of them [case-collision]"
+        ),
     ]
 
 

@@ -41,7 +41,7 @@ def address_of(engine: FakeEngine) -> Address:
 class Response:
     status: int
     headers: list[tuple[str, str]]
-    body: bytes = b""
+    body: bytearray = field(default_factory=bytearray)
     chunks: list[bytes] = field(default_factory=list)
     whole: bool = False
     """Whether the body ended the way its head had announced."""
@@ -58,7 +58,7 @@ class Response:
         return self.json["error"]["code"]
 
     @property
-    def events(self) -> list[bytes]:
+    def events(self) -> list[bytearray]:
         return [event for event in self.body.split(b"\n\n") if event]
 
 
@@ -95,10 +95,10 @@ class Client:
                 elif response.header("transfer-encoding") == "chunked":
                     await self._chunks(response)
                 elif length is not None:
-                    response.body = await self.reader.readexactly(int(length))
+                    response.body += await self.reader.readexactly(int(length))
                     response.whole = True
                 else:
-                    response.body = await self.reader.read()
+                    response.body += await self.reader.read()
                     response.whole = True
             except asyncio.IncompleteReadError as error:
                 response.body += error.partial
