@@ -57,7 +57,11 @@ def cordoned(name: str, reason: str = "new memory") -> Object:
 def model(name: str, replicas: int = 1, *args: str, profile: Object | None = None, **fields: Any) -> Object:
     """Return a `Model` with one profile; `args` are the engine's, `profile` has further fields of it."""
     base: Object = {"engine": "llamacpp", **({"args": list(args)} if args else {})}
-    body = {"replicas": replicas, "weights": {"path": f"/weights/{name}.gguf"}, "profiles": [{**base, **(profile or {})}]}
+    body = {
+        "replicas": replicas,
+        "weights": {"path": f"/weights/{name}.gguf"},
+        "profiles": [{**base, **(profile or {})}],
+    }
     return {"apiVersion": "llmgw/v1", "kind": "Model", "name": name, **body, **fields}
 
 
@@ -129,7 +133,8 @@ def held(decided: Plan) -> dict[str, str]:
 def ordered(decided: Plan) -> dict[str, list[str]]:
     """Return what each node shall have, as replicas with a `~` before those that drain."""
     return {
-        name: ["~" * one.draining + one.spec.replica for one in wanted.shards] for name, wanted in decided.orders.items()
+        name: ["~" * one.draining + one.spec.replica for one in wanted.shards]
+        for name, wanted in decided.orders.items()
     }
 
 

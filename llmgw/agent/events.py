@@ -99,11 +99,12 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask the engine whether it can serve."""
+    """Ask the engine whether it can serve; with `proof`, also whether it is the one that was started."""
 
     spec: ShardSpec
     attempt: int
     pid: int
+    proof: bool = True
 
 
 @dataclass(frozen=True, slots=True)

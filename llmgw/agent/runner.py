@@ -193,7 +193,7 @@ class Runner:
         self._processes.watch(outcome.pid, self._on_end(spec, attempt))
 
     async def _probe(self, probe: Probe) -> None:
-        verdict = await self._prober.probe(probe.spec, probe.pid, proof=True)
+        verdict = await self._prober.probe(probe.spec, probe.pid, proof=probe.proof)
         self.dispatch(Probed(probe.spec.shard, probe.attempt, verdict.ready, verdict.text))
 
     async def _stop(self, stop: Stop) -> None:

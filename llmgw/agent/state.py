@@ -313,7 +313,7 @@ class AgentState:
             self._stop(shard, now, out, grace=0.0, failing=True, reason=Reason("start_timeout", text + last))
         elif not shard.busy and shard.due <= now:
             shard.busy = True
-            out.append(Probe(running, shard.attempt, shard.pid))
+            out.append(Probe(running, shard.attempt, shard.pid, proof=never_ready))
         if shard.phase is Phase.READY and shard.failures and now - shard.since >= running.restarts.reset_after:
             shard.failures = 0
 

@@ -28,7 +28,7 @@ from llmgw.agent import procfs
 from llmgw.agent.main import CannotStart, default_socket
 from llmgw.app.worker import listening_socket
 from llmgw.base.ids import OwnerId
-from llmgw.catalog.compile import Accepted
+from llmgw.catalog.compile import Accepted, Compiler
 from llmgw.catalog.source import SourceTree
 from llmgw.control.admin import AdminApi
 from llmgw.control.book import FleetBook
@@ -96,7 +96,14 @@ class _Server:
         self._source: TreeSource = (
             DirSource(settings.cluster) if settings.worktree else GitSource(settings.cluster, self._clock)
         )
-        self._catalogs = Catalogs(self._source, self._store, self._clock, self._wake)
+        compiler = Compiler()  # reads again only the files that changed
+        self._catalogs = Catalogs(
+            self._source,
+            self._store,
+            self._clock,
+            self._wake,
+            lambda tree: asyncio.to_thread(compiler.compile, tree),
+        )
         self._book = FleetBook(self._clock, self._wake)
         self._sessions = Sessions(self._link, self._book, rng)
         self._leadership = Leadership(self._store, OwnerId(self._ids.new()), self._wake)

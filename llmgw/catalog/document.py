@@ -20,6 +20,15 @@ LONGEST_SNIPPET = 500
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
+LONGEST_WORD = 40
+"""A longer piece of a file is cut where a message repeats it."""
+
+
+def shortened(text: str) -> str:
+    """Return a piece of a file as a message may repeat it."""
+    return text if len(text) <= LONGEST_WORD else text[: LONGEST_WORD - 3] + "..."
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where something starts, and where it ends if that is on the same line. From 1, in characters."""

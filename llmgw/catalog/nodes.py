@@ -23,7 +23,7 @@ from ruamel.yaml.events import (
     ScalarEvent,
 )
 
-from llmgw.catalog.document import Place, SourceText
+from llmgw.catalog.document import Place, SourceText, shortened
 from llmgw.catalog.problems import Problem
 from llmgw.catalog.syntax import bad_escape, explain
 
@@ -205,24 +205,25 @@ class _Composer:
     def _declare(self, anchor: str, place: Place) -> None:
         if anchor in self._anchors:
             first = self._anchors[anchor][0]
-            message = f"anchor `&{anchor}` is already used on line {first.line}; give this one another name"
+            message = f"anchor `&{shortened(anchor)}` is already used on line {first.line}; give this one another name"
             self.problems.append(self.source.problem(place, "reused-anchor", message))
         self._anchors[anchor] = (place, None)
 
     def _alias(self, name: str, place: Place) -> Node:
+        short = shortened(name)
         if name not in self._anchors:
-            message = f"alias `*{name}` has no anchor `&{name}` before it in this file; quote it if it is text"
+            message = f"alias `*{short}` has no anchor `&{short}` before it in this file; quote it if it is text"
             self.problems.append(self.source.problem(place, "unknown-alias", message))
             return Flawed(place)
         target = self._anchors[name][1]
         if target is None:
-            message = f"alias `*{name}` is inside the value it stands for; write the value out"
+            message = f"alias `*{short}` is inside the value it stands for; write the value out"
             self.problems.append(self.source.problem(place, "recursive-alias", message))
             return Flawed(place)
         size, height = _measure(target)
         self._count(place, size)
         if len(self._stack) + height > MAX_DEPTH:
-            message = f"nested more than {MAX_DEPTH} deep through `*{name}`; no object needs that"
+            message = f"nested more than {MAX_DEPTH} deep through `*{short}`; no object needs that"
             raise Stopped(self.source.problem(place, "too-deep", message))
         return Alias(place, target)
 
@@ -249,4 +250,4 @@ def _measure(node: Node) -> tuple[int, int]:
 def _written(source: SourceText, place: Place) -> str:
     """Return a tag as it is written: the first word at its place that starts with `!`."""
     words = source.line(place.line)[place.column - 1 :].split()
-    return next((word for word in words if word.startswith("!")), "!")
+    return shortened(next((word for word in words if word.startswith("!")), "!"))

@@ -12,12 +12,13 @@ import re
 from dataclasses import dataclass
 from typing import assert_never
 
-from llmgw.catalog.document import Document, Mark, Path, Place, SourceText
+from llmgw.catalog.document import Document, Mark, Path, Place, SourceText, shortened
 from llmgw.catalog.nodes import Alias, Flawed, Mapping, Node, Scalar, Sequence, Stopped, compose
 from llmgw.catalog.problems import Problem
 from llmgw.catalog.scalars import resolve
 from llmgw.catalog.syntax import TEMPLATE, indent_tab
 from llmgw.catalog.text_checks import EMPTY, decode
+from llmgw.catalog.wording import quoted
 
 _TEMPLATE = re.compile(r"\{\{.*\}\}|\{%.*%\}", re.DOTALL)
 _UNWRITABLE = re.compile("[\x00\ud800-\udfff]")
@@ -137,7 +138,7 @@ class _Walk:
             where = place if node.text or key is None else key
             return self._flaw(path, at, key, where, "no-value", _no_value(path, node.text))
         if isinstance(value, float) and not math.isfinite(value):
-            message = f"`{_short(node.text)}` is not a number that any field takes; put it in quotes if it is text"
+            message = f"`{shortened(node.text)}` is not a number that any field takes; put it in quotes if it is text"
             return self._flaw(path, at, key, place, "not-finite", message)
         if isinstance(value, str) and _TEMPLATE.search(value):
             return self._flaw(path, at, key, place, "template", TEMPLATE)
@@ -171,7 +172,7 @@ class _Walk:
             if key is None:
                 continue
             if key in own:
-                message = f"duplicate key {_quoted(key)}, first given on line {own[key].place.line}; keep one of them"
+                message = f"duplicate key {quoted(key)}, first given on line {own[key].place.line}; keep one of them"
                 self._say(at, key_node.place, "duplicate-key", message)
                 continue
             own[key] = _Pair(key, at or key_node.place, value, at)
@@ -216,9 +217,8 @@ class _Walk:
                         at, node.place, "bad-character", "a key with a character that no text can hold; rename it"
                     )
                 elif node.text:
-                    message = (
-                        f'a key must be text and `{_short(node.text)}` is not; write "{_short(node.text)}" in quotes'
-                    )
+                    written = shortened(node.text)
+                    message = f'a key must be text and `{written}` is not; write "{written}" in quotes'
                     self._say(at, node.place, "bad-key", message)
                 else:
                     self._say(at, node.place, "bad-key", "a `:` without a key before it; write the key")
@@ -256,12 +256,4 @@ def _no_value(path: Path, written: str) -> str:
         return f'`{written}` is no value; write one or remove it, or put "{written}" in quotes if it is text'
     if isinstance(last, int):
         return "an empty list item; write a value or remove the `-`"
-    return f"key {_quoted(last)} has no value; write one or remove the key"
-
-
-def _quoted(text: str) -> str:
-    return repr(_short(text))
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 40 else text[:37] + "..."
+    return f"key {quoted(last)} has no value; write one or remove the key"

@@ -82,11 +82,12 @@ def _misplaced(source: SourceText, problem: str, place: Place, opened: Place) ->
     if "mapping values are not allowed" in problem:
         message = "a `: ` where none can be; put a value that contains `: ` in quotes, or mend the indentation"
         return source.problem(place, "syntax", message)
-    if "<block end>" in problem:
+    if "<block end>" in problem or "<document start>" in problem:
         if source.line(place.line)[: place.column - 1].strip(" -"):
             message = "does not belong to the value before it; put the whole value in quotes"
         else:
-            message = f"does not line up with what started on line {opened.line}; mend the indentation"
+            above = f"what started on line {opened.line}" if opened.line < place.line else "the lines above"
+            message = f"does not line up with {above}; mend the indentation"
         return source.problem(place, "syntax", message)
     return None
 
@@ -119,7 +120,6 @@ _SENTENCES: tuple[tuple[str, str, str], ...] = (
         "syntax",
         "a value is missing before {character}; write it, or put what is text in quotes",
     ),
-    ("expected '<document start>'", "syntax", "does not line up with the lines above; mend the indentation"),
     ("after document end marker", "multiple-documents", "text after `...`; one object a file"),
     ("alphabetic or numeric", "syntax", "`*` and `&` start an alias and an anchor; put text that starts so in quotes"),
     (

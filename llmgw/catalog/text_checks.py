@@ -7,7 +7,7 @@ file that has one is not parsed at all: what the parser would add is noise.
 
 import re
 
-from llmgw.catalog.document import Place, SourceText
+from llmgw.catalog.document import Place, SourceText, shortened
 from llmgw.catalog.problems import Problem
 
 MAX_BYTES = 256 * 1024
@@ -98,7 +98,7 @@ def _conflict(source: SourceText) -> Problem | None:
 def _directive(source: SourceText) -> Problem | None:
     for number, line in enumerate(source.lines, 1):
         if line.startswith("%"):
-            message = f"a `{line.split()[0]}` directive; remove the line, files are always read as YAML 1.2"
+            message = f"a `{shortened(line.split()[0])}` directive; remove the line, files are always read as YAML 1.2"
             return source.problem(Place(number, 1, len(line) + 1), "directive", message)
         if line.strip() and not line.lstrip().startswith("#"):
             break

@@ -12,7 +12,7 @@ from typing import Any, get_args
 from pydantic import StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
 
-from llmgw.catalog.document import Document, Path
+from llmgw.catalog.document import LONGEST_WORD, Document, Path
 from llmgw.catalog.problems import Problem
 from llmgw.catalog.scalars import has_leading_zero
 from llmgw.catalog.shapes import fields_at
@@ -94,10 +94,10 @@ def validate(document: Document, model: type[SpecModel]) -> tuple[SpecModel | No
         problems = _tell(document, model, error)
     told = {(problem.line, problem.column) for problem in problems}
     for path, mark in document.marks.items():
-        if mark.plain is None or not has_leading_zero(mark.plain) or (mark.value.line, mark.value.column) in told:
-            continue
-        message = f"{subject(path)} is `{mark.plain}`; {leading_zero_hint(mark.plain)}"
-        problems.append(document.problem(path, "leading-zero", message))
+        if mark.plain is not None and has_leading_zero(mark.plain) and path not in document.flawed:
+            message = f"{subject(path)} is `{mark.plain}`; {leading_zero_hint(mark.plain)}"
+            problem = document.problem(path, "leading-zero", message)
+            problems += () if (problem.line, problem.column) in told else (problem,)
     return spec, problems
 
 
@@ -151,20 +151,26 @@ def _said_already(document: Document, path: Path, details: ErrorDetails) -> bool
 def _problem(document: Document, model: type[SpecModel], details: ErrorDetails, path: Path, *, in_key: bool) -> Problem:
     match details["type"]:
         case "extra_forbidden":
-            return _unknown_key(document, model, path)
+            problem = _unknown_key(document, model, path)
         case "missing":
-            return _missing_key(document, model, path, str(details["loc"][-1]))
+            problem = _missing_key(document, model, path, str(details["loc"][-1]))
+        case "union_tag_not_found":
+            problem = _missing_key(document, model, path, details["ctx"]["discriminator"].strip("'"))
+        case "union_tag_invalid":
+            key = details["ctx"]["discriminator"].strip("'")
+            problem = _unlisted(document, (*path, key), details["ctx"]["tag"], details["ctx"]["expected_tags"])
         case "literal_error" | "enum":
-            return _unknown_word(document, path, details)
+            problem = _unknown_word(document, path, details)
         case kind if kind in _TYPES:
-            return _wrong_type(document, path, details)
+            problem = _wrong_type(document, path, details)
         case "string_pattern_mismatch":
-            return _mismatch(document, path, details, in_key=in_key)
+            problem = _mismatch(document, path, details, in_key=in_key)
         case kind if kind in _LIMITS:
-            message = _limit(details, subject(path))
-            return document.problem(path, "wrong-value" if kind.startswith("string") else "out-of-range", message)
+            code = "wrong-value" if kind.startswith("string") else "out-of-range"
+            problem = document.problem(path, code, _limit(details, subject(path)))
         case kind:
-            return _rule(document, path, kind, details["msg"], in_key=in_key)
+            problem = _rule(document, path, kind, details["msg"], in_key=in_key)
+    return problem
 
 
 def _unknown_key(document: Document, model: type[SpecModel], path: Path) -> Problem:
@@ -183,14 +189,18 @@ def _missing_key(document: Document, model: type[SpecModel], path: Path, key: st
 
 
 def _unknown_word(document: Document, path: Path, details: ErrorDetails) -> Problem:
-    words = re.findall(r"'([^']*)'", str(details.get("ctx", {}).get("expected", "")))
-    value = details["input"]
+    value, expected = details["input"], str(details.get("ctx", {}).get("expected", ""))
     if path == ("apiVersion",):
         return document.problem(path, "unknown-api-version", f"unknown apiVersion {quoted(value)}; write {API_VERSION}")
     if not isinstance(value, str):
-        return document.problem(
-            path, "wrong-type", f"{subject(path)} expects {listing(words)}, found {found(value, None)}"
-        )
+        wanted = listing(_QUOTED.findall(expected) or [expected])
+        return document.problem(path, "wrong-type", f"{subject(path)} expects {wanted}, found {found(value, None)}")
+    return _unlisted(document, path, value, expected)
+
+
+def _unlisted(document: Document, path: Path, value: str, expected: str) -> Problem:
+    """Return the problem of a word that is not among those allowed, which pydantic lists in single quotes."""
+    words = _QUOTED.findall(expected) or [expected]
     close = suggestion(value, words)
     message = f"{subject(path)} cannot be {quoted(value)}{close or '; write ' + listing(words)}"
     return document.problem(path, "unknown-value", message)
@@ -202,7 +212,7 @@ def _wrong_type(document: Document, path: Path, details: ErrorDetails) -> Proble
     message = f"{subject(path)} expects {wanted}, found {found(value, plain)}"
     if plain is not None and has_leading_zero(plain) and wanted != "text":
         return document.problem(path, "wrong-type", f"{message}; {leading_zero_hint(plain)}")
-    advice = hint(value, plain)
+    advice = "" if isinstance(value, str) and len(value) > LONGEST_WORD else hint(value, plain)
     return document.problem(path, "wrong-type", f"{message}; {advice}" if advice else message)
 
 
@@ -219,6 +229,7 @@ def _mismatch(document: Document, path: Path, details: ErrorDetails, *, in_key: 
     return document.problem(path, "wrong-value", message)
 
 
+_QUOTED = re.compile("'([^']*)'")
 _BOUNDS: Mapping[str, str] = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 _LIMITS = frozenset({"greater_than_equal", "greater_than", "less_than_equal", "less_than"}) | frozenset(
     {"too_short", "too_long", "string_too_short", "string_too_long"}
@@ -241,7 +252,8 @@ def _limit(details: ErrorDetails, name: str) -> str:
             return f"{name} takes {ctx['max_length']} characters at most, found {size}"
         case _:
             (word, limit), *_ = ((_BOUNDS[key], bound) for key, bound in ctx.items() if key in _BOUNDS)
-            return f"{name} must be {word} {limit}, found {value}"
+            shown = int(limit) if isinstance(limit, float) and limit.is_integer() else limit
+            return f"{name} must be {word} {shown}, found {value}"
 
 
 def _rule(document: Document, path: Path, kind: str, text: str, *, in_key: bool) -> Problem:

@@ -9,7 +9,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from llmgw.catalog.document import Path
+from llmgw.catalog.document import Path, shortened
 from llmgw.catalog.scalars import has_leading_zero
 
 _TRUE = frozenset({"yes", "y", "on", "true"})
@@ -22,13 +22,11 @@ _LOOSE_DURATION = re.compile(
     re.IGNORECASE,
 )
 _LOOSE_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt])(?:i?b)?", re.IGNORECASE)
-_LONGEST = 40
 
 
 def quoted(text: object) -> str:
     """Return a text in quotes, shortened, with what cannot be seen escaped."""
-    shown = str(text)
-    return repr(shown if len(shown) <= _LONGEST else shown[: _LONGEST - 3] + "...")
+    return repr(shortened(str(text)))
 
 
 def subject(path: Path) -> str:
@@ -48,7 +46,7 @@ def found(value: object, plain: str | None) -> str:
         case bool():
             return f"{plain or str(value).lower()}"
         case int() | float():
-            return f"the number {plain or value}"
+            return f"the number {shortened(plain or str(value))}"
         case str():
             return f"the text {quoted(value)}"
         case list():
@@ -75,8 +73,7 @@ def listing(words: Iterable[str]) -> str:
 def text_hint(value: object, plain: str | None) -> str:
     """What to write where text is wanted and something else was found."""
     if isinstance(value, bool | int | float):
-        written = plain if plain is not None else str(value)
-        return f'write "{written}" in quotes'
+        return f'write "{shortened(plain or str(value))}" in quotes'
     return ""
 
 

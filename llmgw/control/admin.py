@@ -47,6 +47,7 @@ class AdminApi:
         self._logs = logs
         self._compile = compiler
         self._runner: web.AppRunner | None = None
+        self._socket: Path | None = None
 
     async def start(self, socket: Path, listen: tuple[str, int] | None) -> None:
         """Listen. Raises OSError if an address cannot be had."""
@@ -61,6 +62,7 @@ class AdminApi:
         socket.unlink(missing_ok=True)
         await web.UnixSite(self._runner, str(socket)).start()
         socket.chmod(0o600)
+        self._socket = socket
         if listen is not None:
             await web.TCPSite(self._runner, *listen).start()
 
@@ -68,6 +70,8 @@ class AdminApi:
         """Close everything."""
         if self._runner is not None:
             await self._runner.cleanup()
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
 
     async def _get_health(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})

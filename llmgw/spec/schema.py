@@ -62,6 +62,11 @@ def _adapt(node: Any, *, in_properties: bool = False) -> Any:
         for key, value in node.items()
         if in_properties or not (key == "title" and isinstance(value, str))
     }
+    if adapted.get("default", ...) is None and isinstance(adapted.get("anyOf"), list):
+        # a field that may be left out may not be written as null: `key:` with nothing behind it is a slip
+        kept = [branch for branch in adapted.pop("anyOf") if branch != {"type": "null"}]
+        del adapted["default"]
+        adapted = {**kept[0], **adapted} if len(kept) == 1 else {"anyOf": kept, **adapted}
     if "$ref" in adapted and len(adapted) > 1 and not in_properties:
         return {"allOf": [{"$ref": adapted.pop("$ref")}], **adapted}
     return adapted

@@ -201,6 +201,10 @@ class Lab:
     def replicas(self, model: str) -> list[dict[str, Any]]:
         return [one for one in self.status()["replicas"] if one["model"] == model]
 
+    def node(self) -> dict[str, Any]:
+        """The only node's row; empty before the first round."""
+        return next(iter(self.status()["nodes"]), {"state": None, "why": None})
+
     def ready(self, model: str, count: int = 1) -> bool:
         row = next((one for one in self.status()["models"] if one["name"] == model), None)
         return row is not None and row["ready"] == count and row["wanted"] == count and row["replicas"] == count

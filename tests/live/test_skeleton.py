@@ -258,10 +258,10 @@ def test_a_killed_agent_is_replaced_and_adopts_its_engine(lab: Lab) -> None:
     pid = lab.pids()["m-0"]
     agent.kill()
     agent.wait()
-    lab.until(lambda: lab.status()["nodes"][0]["state"] == "unreachable", "the loss to be noticed")
+    lab.until(lambda: lab.node()["state"] == "unreachable", "the loss to be noticed")
     assert isinstance(lab.ask("m"), str), "an engine outlives its agent, and stays published"
     lab.start_agent()
-    lab.until(lambda: lab.status()["nodes"][0]["state"] == "reporting", "the agent to be back")
+    lab.until(lambda: lab.node()["state"] == "reporting", "the agent to be back")
     lab.until(lambda: lab.ready("m"), "the model")
     row = lab.replicas("m")[0]
     assert (row["pid"], row["attempt"], row["phase"]) == (pid, 1, "ready")

@@ -16,7 +16,7 @@ from llmgw.catalog.source import SourceTree
 
 SCALE = int(os.environ.get("LLMGW_FUZZ", "1"))
 EFFORT = settings(
-    max_examples=200 * SCALE,
+    max_examples=120 * SCALE,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
@@ -153,7 +153,7 @@ def check(tree: SourceTree) -> Accepted | Rejected:
     assert any(problem.severity == "error" for problem in problems) is isinstance(outcome, Rejected)
     assert list(problems) == sorted(problems)
     for problem in problems:
-        assert problem.message
+        assert 0 < len(problem.message) < 1000
         assert "\n" not in problem.message
         assert problem.path in ("", *tree.files, *tree.refused)
         assert problem.column >= 0

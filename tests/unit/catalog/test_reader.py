@@ -161,6 +161,10 @@ FATAL = {
         "a: !b!c d\n",
         "1:4 a tag; remove it, or put the value in quotes if `!` belongs to it [tag]",
     ),
+    "text after a quoted file": (
+        '"a" b\n',
+        "1:5 does not belong to the value before it; put the whole value in quotes [syntax]",
+    ),
     "after the end": ("a: 1\n... b\n", "2:5 text after `...`; one object a file [multiple-documents]"),
 }
 
@@ -189,6 +193,10 @@ NOTED = {
     "tag on a mapping": (
         "a: !!python/object:os.system {b: 1}\n",
         ["3:4 a tag, `!!python/object:os.system`; remove it, the type follows from how a value is written [tag]"],
+    ),
+    "an endless tag": (
+        f"a: {'!' * 5000}b c\n",
+        [f"3:4 a tag, `{'!' * 37}...`; remove it, the type follows from how a value is written [tag]"],
     ),
     "tag behind an anchor": (
         "a: &b !!str c\n",
@@ -249,6 +257,14 @@ NOTED = {
     "two merges": (
         "a: &a {b: c}\nd:\n  <<: *a\n  <<: *a\n",
         ["6:3 a second `<<`, first given on line 5; write `<<: [*a, *b]` [duplicate-key]"],
+    ),
+    "merge of an unknown alias": (
+        "<<: *b\n",
+        ["3:5 alias `*b` has no anchor `&b` before it in this file; quote it if it is text [unknown-alias]"],
+    ),
+    "unknown alias as key": (
+        "*b : c\n",
+        ["3:1 alias `*b` has no anchor `&b` before it in this file; quote it if it is text [unknown-alias]"],
     ),
     "several": (
         "a: ~\na: 1\n5: 1\n",

@@ -20,8 +20,16 @@ PATIENCE = 5.0
 async def until(condition: Callable[[], object]) -> None:
     """Wait for what sockets bring about; there is no event to wait for."""
     async with asyncio.timeout(PATIENCE):
-        while not condition():
-            await asyncio.sleep(0.002)  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+async def settled_size(transport: asyncio.WriteTransport) -> int:
+    """Wait until nobody takes anything from a buffer any more, and return what is left in it, in bytes."""
+    size = -1
+    while size != (size := transport.get_write_buffer_size()):  # noqa: ASYNC110
+        await asyncio.sleep(0.1)
+    return size
 
 
 def endpoint(number: int, address: Address, model: str = "m") -> Endpoint:
@@ -74,7 +82,9 @@ class Client:
 
     def post(self, body: object, path: str = "/v1/chat/completions", headers: str = "", version: str = "1.1") -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send(f"POST {path} HTTP/{version}\r\nhost: gw\r\n{headers}content-length: {len(data)}\r\n\r\n".encode() + data)
+        self.send(
+            f"POST {path} HTTP/{version}\r\nhost: gw\r\n{headers}content-length: {len(data)}\r\n\r\n".encode() + data
+        )
 
     def get(self, path: str, method: str = "GET", headers: str = "") -> None:
         self.send(f"{method} {path} HTTP/1.1\r\nhost: gw\r\n{headers}\r\n".encode())
@@ -185,7 +195,7 @@ async def gateway_before(*engines: FakeEngine, routed: EndpointTable | None = No
             await client.close()
     assert serving.in_flight == 0
     assert gateway.clients == 0
-    assert asyncio.all_tasks() <= before
+    assert asyncio.all_tasks() - before <= {asyncio.current_task()}
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from llmgw.fleet.table import TcpAddress
+from llmgw.fleet.table import TcpAddress, UnixAddress
 from tests.fakes.engine import running_engine
 from tests.unit.gateway.support import CHAT, STREAM, address_of, endpoint, gateway_before, serving, table, until
 
@@ -81,7 +81,7 @@ async def test_an_event_that_was_cut_does_not_swallow_the_error() -> None:
         head = await client.head()
         await client.chunk(head)
         (connection,) = engine.connections
-        connection.transport.write(b'5\r\ndata:\r\n')
+        connection.transport.write(b"5\r\ndata:\r\n")
         connection.transport.close()
         response = await client.body(head)
         assert response.body.split(b"\n\n")[1] == b"data:"
@@ -137,8 +137,6 @@ async def test_if_no_engine_can_be_reached_the_client_is_told_when_to_come_again
 
 
 async def test_a_missing_socket_is_an_engine_that_cannot_be_reached(tmp_path) -> None:
-    from llmgw.fleet.table import UnixAddress
-
     async with gateway_before(routed=table(endpoint(0, UnixAddress(str(tmp_path / "none"))))) as s:
         assert (await s.ask(CHAT)).status == 503
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from tests.unit.gateway.support import CHAT, STREAM, serving, until
+from tests.unit.gateway.support import CHAT, STREAM, serving, settled_size, until
 
 
 async def test_a_slow_client_makes_the_engine_wait() -> None:
@@ -13,9 +13,7 @@ async def test_a_slow_client_makes_the_engine_wait() -> None:
         client.post(STREAM)
         await until(lambda: s.engines[0].seen.requests == 1)
         (connection,) = s.engines[0].connections
-        held = -1
-        while held != (held := connection.transport.get_write_buffer_size()):
-            await asyncio.sleep(0.1)
+        held = await settled_size(connection.transport)
         assert held > 20_000_000, "the engine could write nearly all of 40 MB to a gateway whose client reads nothing"
         client.writer.transport.resume_reading()
         response = await client.response()
@@ -55,10 +53,7 @@ async def test_an_upload_ahead_of_its_turn_waits_in_the_kernel() -> None:
         head = await client.head()
         await client.chunk(head)
         client.post({**CHAT, "pad": "y" * (30 << 20)})
-        transport = client.writer.transport
-        held = -1
-        while held != (held := transport.get_write_buffer_size()):
-            await asyncio.sleep(0.1)
+        held = await settled_size(client.writer.transport)
         assert held > 15_000_000, "the gateway took in an upload whose turn has not come"
         s.engines[0].throw(stall_after=None)
         (connection,) = s.engines[0].connections

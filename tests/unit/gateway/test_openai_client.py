@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import openai
 import pytest
 
-from tests.unit.gateway.support import Serving, serving, table
+from tests.unit.gateway.support import Serving, serving, table, until
 
 MESSAGES: list = [{"role": "user", "content": "hi"}]
 
@@ -31,7 +31,10 @@ async def test_a_stream_with_usage() -> None:
     async with serving(chunks=4) as s, client_of(s) as client:
         options = {"include_usage": True}
         stream = await client.chat.completions.create(
-            model="m", messages=MESSAGES, stream=True, stream_options=options  # type: ignore[call-overload]
+            model="m",
+            messages=MESSAGES,
+            stream=True,
+            stream_options=options,  # type: ignore[call-overload]
         )
         events = [event async for event in stream]
         text = "".join(event.choices[0].delta.content or "" for event in events if event.choices)
@@ -85,6 +88,4 @@ async def test_a_stream_that_the_client_leaves_stops_the_engine() -> None:
         async for _ in stream:
             break
         await stream.close()
-        from tests.unit.gateway.support import until
-
         await until(lambda: s.engines[0].seen.cancelled == 1)

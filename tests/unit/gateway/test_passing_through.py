@@ -4,7 +4,7 @@ import json
 import pytest
 
 from tests.fakes.engine import running_engine
-from tests.unit.gateway.support import CHAT, STREAM, endpoint, gateway_before, serving, table, until
+from tests.unit.gateway.support import CHAT, STREAM, address_of, endpoint, gateway_before, serving, table, until
 
 
 async def test_an_answer_comes_back_as_the_engine_wrote_it() -> None:
@@ -63,8 +63,10 @@ async def test_a_request_without_an_id_gets_one_and_an_endless_one_is_replaced()
 
 @pytest.mark.parametrize(
     "path",
-    ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages", "/v1/rerank"]
-    + ["/tokenize", "/detokenize", "/v1/messages?beta=true"],
+    [
+        *("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses", "/v1/messages"),
+        *("/v1/rerank", "/tokenize", "/detokenize", "/v1/messages?beta=true"),
+    ],
 )
 async def test_every_route_is_passed_on_with_its_query(path: str) -> None:
     async with serving() as s:
@@ -216,19 +218,13 @@ async def test_requests_spread_over_the_replicas() -> None:
         assert [engine.seen.requests for engine in s.engines] == [3, 3, 3]
 
 
-async def test_two_routes_to_one_engine_rewrite_the_name_that_it_knows() -> None:
+async def test_the_name_is_replaced_by_what_the_engine_calls_the_model() -> None:
     async with running_engine() as engine:
-        plain = endpoint(0, table_address(engine))
+        plain = endpoint(0, address_of(engine))
         served = type(plain)(plain.id, plain.model, plain.address, "org/served-name")
         async with gateway_before(engine, routed=table(served)) as s:
             await s.ask({"model": "m"})
             assert json.loads(engine.seen.last_body) == {"model": "org/served-name"}
-
-
-def table_address(engine):
-    from tests.unit.gateway.support import address_of
-
-    return address_of(engine)
 
 
 async def test_usage_says_what_is_in_flight_and_when_it_ended() -> None:

