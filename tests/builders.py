@@ -34,6 +34,9 @@ from llmgw.spec.cluster import Backoff
 Object = dict[str, Any]
 
 GIB = 1 << 30
+FIRST = Epoch(1)
+LONG_AGO = Instant(0.0)
+AT_FIRST = Instant(1000.0)
 QUIET = UsageView({}, Unknown("not used since the gateway started", quiet=True))
 """What gateways say that have nothing in flight anywhere."""
 
@@ -149,11 +152,11 @@ class Desk:
 
     catalog: Catalog
     views: dict[NodeName, NodeView] = field(default_factory=dict)
-    decided: Decided = field(default_factory=lambda: Decided.nothing(Epoch(1)))
+    decided: Decided = field(default_factory=lambda: Decided.nothing(FIRST))
     usage: UsageView = QUIET
-    epoch: Epoch = Epoch(1)
-    started: Instant = Instant(0.0)
-    now: Instant = Instant(1000.0)
+    epoch: Epoch = FIRST
+    started: Instant = LONG_AGO
+    now: Instant = AT_FIRST
     rounds: int = 0
     checked: bool = True
     """Whether every plan must pass `plan.check`."""

@@ -88,7 +88,7 @@ class GitSource:
         commit = (await self._head()).decode()
         if isinstance(self._current, SourceTree) and self._current.revision == commit:
             return self._current
-        listing = await self._git("ls-tree", "-rz", f"{commit}:{self._place.prefix}")
+        listing = await self._git("ls-tree", "-rz", "--full-tree", f"{commit}:{self._place.prefix}")
         blobs: dict[str, str] = {}
         refused: dict[str, str] = {}
         for entry in filter(None, listing.split(b"\0")):

@@ -66,9 +66,13 @@ class SqlStore:
         if self._engine.dialect.name == "sqlite":
             sa.event.listen(self._engine, "connect", _configure_sqlite)
 
-    async def open(self) -> None:
-        """Make or check the schema. Raises StoreUnavailable."""
-        await self._run(self._prepare)
+    async def open(self, *, alone: bool = False) -> None:
+        """Make or check the schema. Raises StoreUnavailable.
+
+        `alone` says that the caller holds a lock by which no other process can be using this store; a lease that is still
+        held then belongs to a dead process, and is ended instead of waited for.
+        """
+        await self._run(lambda: self._prepare(alone=alone))
 
     async def close(self) -> None:
         """Write what is still to be written, and close."""
@@ -143,7 +147,7 @@ class SqlStore:
         except SQLAlchemyError as error:
             raise StoreUnavailable(_one_line(error)) from error
 
-    def _prepare(self) -> None:
+    def _prepare(self, *, alone: bool) -> None:
         with self._engine.begin() as connection:
             _meta.create_all(connection)
             version = connection.execute(sa.select(_schema.c.version)).scalar()
@@ -153,6 +157,8 @@ class SqlStore:
                 raise StoreUnavailable(
                     f"the store has schema {version}, this llmgw knows {SCHEMA_VERSION}; upgrade llmgw, or use another store"
                 )
+            if alone:
+                connection.execute(sa.update(_lease).values(expires=0.0))
 
     def _now(self) -> sa.ColumnElement[float]:
         """The store's own clock, in Unix seconds. SQLite before 3.42 has no unixepoch('subsec'), hence julian days."""

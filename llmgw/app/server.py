@@ -26,6 +26,7 @@ from llmgw.adapters.prometheus import exposition
 from llmgw.adapters.sql_store import SqlStore
 from llmgw.agent import procfs
 from llmgw.agent.main import CannotStart, default_socket
+from llmgw.agent.process import end_with_parent
 from llmgw.app.worker import listening_socket
 from llmgw.base.ids import OwnerId
 from llmgw.catalog.compile import Accepted, Compiler
@@ -66,6 +67,7 @@ class ServerSettings:
     workers: int
     drain: float
     log_level: str
+    ephemeral: bool = False
 
 
 def default_state_dir() -> Path:
@@ -137,6 +139,8 @@ class _Server:
         self._tasks = Supervisor("server")
 
     async def run(self) -> None:
+        if self._settings.ephemeral:
+            end_with_parent()
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, stopping)
@@ -170,7 +174,7 @@ class _Server:
 
     async def _open_store(self) -> None:
         try:
-            await self._store.open()
+            await self._store.open(alone=self._settings.store is None)  # its directory is locked by this process
         except StoreUnavailable as error:
             raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
 

@@ -48,7 +48,7 @@ def run_demo(listen: str, *, once: bool) -> None:
         logs.mkdir()
         agent = ["agent", "--ephemeral", "--state-dir", str(root / "agent"), "--weights-dir", str(weights)]
         agent_process = stack.enter_context(_running(agent, environment, logs / "agent.log"))
-        server = ["server", str(directory), "--listen", listen, "--drain", "2"]
+        server = ["server", str(directory), "--ephemeral", "--listen", listen, "--drain", "2"]
         server_process = stack.enter_context(_running(server, environment, logs / "server.log"))
         watch = _Watch(
             str(root / "server/admin.sock"),
@@ -60,8 +60,12 @@ def run_demo(listen: str, *, once: bool) -> None:
             _say("done", "everything that was started is stopped now")
             return
         _next_steps(base, root, directory)
-        while server_process.poll() is None and agent_process.poll() is None:
-            time.sleep(0.3)
+        try:
+            while server_process.poll() is None and agent_process.poll() is None:
+                time.sleep(0.3)
+        except KeyboardInterrupt:
+            _say("stopping", "everything that was started")
+            return
         raise Failed(f"a process of the demo ended; its last words:\n{_tail(logs / 'server.log')}")
 
 
@@ -154,6 +158,7 @@ def _running(arguments: list[str], environment: dict[str, str], log: Path) -> It
     try:
         yield process
     finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must not leave processes behind
         process.terminate()
         try:
             process.wait(20)

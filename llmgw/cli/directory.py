@@ -1,12 +1,15 @@
 """The commands that look at a cluster directory only: `validate` and `schema`."""
 
 import sys
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import typer
 
 from llmgw.adapters.dir_source import read_directory
 from llmgw.catalog.compile import Accepted, compile_tree
+from llmgw.catalog.problems import Problem
 from llmgw.catalog.source import SourceFailed, SourceTree
 from llmgw.cli.main import FAILED, Failed
 
@@ -24,11 +27,11 @@ def validate_directory(directory: Path, output: str) -> None:
     from llmgw import __version__
     from llmgw.catalog import render
 
-    renderers = {
+    renderers: dict[str, Callable[[Iterable[Problem]], str]] = {
         "text": render.render_text,
         "json": render.render_json,
         "github": render.render_github,
-        "sarif": lambda problems: render.render_sarif(problems, __version__),
+        "sarif": partial(render.render_sarif, tool_version=__version__),
     }
     if output not in renderers:
         raise Failed(f"--format {output} is not known; use {', '.join(renderers)}")

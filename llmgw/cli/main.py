@@ -71,6 +71,7 @@ def server(
     drain: Annotated[
         float, typer.Option(min=0, envvar="LLMGW_DRAIN", help="Seconds that streams may take to finish at a stop.")
     ] = 30.0,
+    ephemeral: Annotated[bool, typer.Option("--ephemeral", help="End with the parent process.")] = False,
     log_level: LogLevel = "info",
 ) -> None:
     """Run the control plane and its gateway, following a cluster directory."""
@@ -87,6 +88,7 @@ def server(
         workers=workers,
         drain=drain,
         log_level=log_level,
+        ephemeral=ephemeral,
     )
 
 

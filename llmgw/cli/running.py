@@ -27,6 +27,7 @@ def serve(
     workers: int,
     drain: float,
     log_level: str,
+    ephemeral: bool,
 ) -> None:
     """Run the control plane."""
     from llmgw.app.logs import configure
@@ -44,6 +45,7 @@ def serve(
         workers=workers,
         drain=drain,
         log_level=_level(log_level),
+        ephemeral=ephemeral,
     )
     configure("server", log_level)
     try:

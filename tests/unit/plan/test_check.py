@@ -52,7 +52,7 @@ def test_what_the_planner_makes_is_clean() -> None:
 
 
 def test_a_port_given_twice() -> None:
-    desk, snapshot, good = steady(3)
+    _, snapshot, good = steady(3)
     first, second = good.orders["a"].shards
     doubled = replace(second, spec=replace(second.spec, port=first.spec.port))
     assert check(bad(good, {"a": again(good.orders["a"], first, doubled)}), snapshot) == (

@@ -1,0 +1,184 @@
+"""Following a real git repository: commits only, in every state a repository can be in."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from llmgw.adapters import git_source
+from llmgw.adapters.git_source import GitSource, git_environment
+from llmgw.catalog.source import SourceFailed, SourceTree
+from llmgw.runtime.clock import SystemClock
+from tests.live.conftest import program
+
+
+class Repository:
+    """A repository and what one does with it."""
+
+    def __init__(self, root: Path) -> None:
+        program("git")
+        self.root = root
+        root.mkdir(exist_ok=True)
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *arguments: str, at: Path | None = None) -> str:
+        done = subprocess.run(
+            ["git", "-C", str(at or self.root), "-c", "user.name=t", "-c", "user.email=t@localhost", *arguments],
+            env=git_environment(), check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        return done.stdout.strip()
+
+    def commit(self, path: str, text: str, message: str = "change") -> str:
+        file = self.root / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        self.git("add", "-A")
+        self.git("commit", "-q", "-m", message)
+        return self.git("rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "repository")
+
+
+def _source(directory: Path) -> GitSource:
+    return GitSource(directory, SystemClock())
+
+
+async def _tree(source: GitSource) -> SourceTree:
+    found = await source.current()
+    assert isinstance(found, SourceTree), found
+    return found
+
+
+async def test_only_what_is_committed_is_seen(repository: Repository) -> None:
+    first = repository.commit("a.yaml", "a: 1\n", "The first\n\nand more")
+    source = _source(repository.root)
+    tree = await _tree(source)
+    assert (tree.revision, tree.files, tree.subject, tree.author) == (first, {"a.yaml": b"a: 1\n"}, "The first", "t")
+    (repository.root / "a.yaml").write_text("half writ")
+    (repository.root / "b.yaml").write_text("b: 1\n")
+    repository.git("add", "-A")
+    assert await source.current() is tree
+    second = repository.commit("b.yaml", "b: 2\n")
+    tree = await _tree(source)
+    assert (tree.revision, sorted(tree.files)) == (second, ["a.yaml", "b.yaml"])
+
+
+async def test_an_idle_look_runs_no_git(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    repository.commit("a.yaml", "a: 1\n")
+    source = _source(repository.root)
+    await _tree(source)
+    await source.current()
+    ran: list[tuple[object, ...]] = []
+
+    async def count(*arguments: object) -> bytes:
+        ran.append(arguments)
+        return b""
+
+    monkeypatch.setattr(git_source, "run_git", count)
+    for _ in range(5):
+        await source.current()
+    assert ran == []
+
+
+async def test_a_directory_inside_the_repository(repository: Repository) -> None:
+    repository.commit("other/x.yaml", "x: 1\n")
+    repository.commit("deploy/cluster/models/m.yaml", "m: 1\n")
+    tree = await _tree(_source(repository.root / "deploy/cluster"))
+    assert tree.files == {"models/m.yaml": b"m: 1\n"}
+
+
+async def test_detached_packed_and_moved_heads(repository: Repository) -> None:
+    first = repository.commit("a.yaml", "a: 1\n")
+    second = repository.commit("a.yaml", "a: 2\n")
+    source = _source(repository.root)
+    assert (await _tree(source)).revision == second
+    repository.git("checkout", "-q", first)
+    assert (await _tree(source)).revision == first
+    repository.git("checkout", "-q", "main")
+    repository.git("pack-refs", "--all")
+    assert (await _tree(source)).revision == second
+    repository.git("reset", "-q", "--hard", first)
+    assert (await _tree(source)).revision == first
+    repository.git("checkout", "-q", "-b", "next")
+    third = repository.commit("a.yaml", "a: 3\n")
+    assert (await _tree(source)).revision == third
+
+
+async def test_a_linked_worktree(repository: Repository, tmp_path: Path) -> None:
+    repository.commit("a.yaml", "a: 1\n")
+    linked = tmp_path / "linked"
+    repository.git("worktree", "add", "-q", "-b", "side", str(linked))
+    source = _source(linked)
+    await _tree(source)
+    (linked / "a.yaml").write_text("a: 2\n")
+    repository.git("commit", "-q", "-am", "side", at=linked)
+    tree = await _tree(source)
+    assert tree.files == {"a.yaml": b"a: 2\n"}
+
+
+async def test_a_lock_left_over_and_a_merge_in_progress_do_not_matter(repository: Repository) -> None:
+    head = repository.commit("a.yaml", "a: 1\n")
+    (repository.root / ".git/index.lock").write_text("")
+    (repository.root / ".git/MERGE_HEAD").write_text(f"{head}\n")
+    (repository.root / "a.yaml").write_text("<<<<<<< HEAD\n")
+    assert (await _tree(_source(repository.root))).files == {"a.yaml": b"a: 1\n"}
+
+
+async def test_a_hooks_environment_points_nowhere_else(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository.commit("a.yaml", "a: 1\n")
+    other = Repository(tmp_path / "other")
+    other.commit("b.yaml", "b: 1\n")
+    monkeypatch.setenv("GIT_DIR", str(other.root / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", "nowhere")
+    assert (await _tree(_source(repository.root))).files == {"a.yaml": b"a: 1\n"}
+
+
+async def test_links_and_submodules_are_named_and_not_followed(repository: Repository, tmp_path: Path) -> None:
+    head = repository.commit("a.yaml", "a: 1\n")
+    (repository.root / "evil.yaml").symlink_to("/etc/passwd")
+    repository.git("add", "-A")
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{head},sub.yaml")
+    repository.git("commit", "-q", "-m", "links")
+    tree = await _tree(_source(repository.root))
+    assert tree.refused == {"evil.yaml": "symlink", "sub.yaml": "submodule"}
+    assert sorted(tree.files) == ["a.yaml"]
+
+
+async def test_names_that_are_no_text_survive(repository: Repository) -> None:
+    (Path(os.fsdecode(os.fsencode(repository.root) + b"/\xff.yaml"))).write_text("x: 1\n")
+    repository.commit("new\nline.yaml", "y: 1\n")
+    tree = await _tree(_source(repository.root))
+    assert sorted(tree.files) == ["\\xff.yaml", "new\nline.yaml"]
+
+
+async def test_what_cannot_be_read_is_told_apart(repository: Repository, tmp_path: Path) -> None:
+    unborn = await _source(repository.root).current()
+    assert isinstance(unborn, SourceFailed)
+    assert "has no commit yet" in unborn.reason
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    outside = await _source(plain).current()
+    assert isinstance(outside, SourceFailed)
+    assert "is not in a git repository" in outside.reason
+    nowhere = await _source(tmp_path / "nowhere").current()
+    assert isinstance(nowhere, SourceFailed)
+    assert "there is no directory" in nowhere.reason
+
+
+async def test_a_repository_that_vanishes_and_returns(repository: Repository, tmp_path: Path) -> None:
+    repository.commit("a.yaml", "a: 1\n")
+    source = _source(repository.root)
+    tree = await _tree(source)
+    aside = tmp_path / "aside"
+    shutil.move(repository.root, aside)
+    gone = await source.current()
+    assert isinstance(gone, SourceFailed)
+    shutil.move(aside, repository.root)
+    assert (await _tree(source)).revision == tree.revision
