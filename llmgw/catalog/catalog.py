@@ -5,8 +5,11 @@ from dataclasses import dataclass
 
 from llmgw.base.ids import ModelName, NodeName, RestartHash, Revision
 from llmgw.spec.cluster import Cluster, EngineDefinition
+from llmgw.spec.endpoint import Endpoint
 from llmgw.spec.identity import restart_hash
-from llmgw.spec.model import Model, Profile
+from llmgw.spec.model import Model
+from llmgw.spec.profile import Profile
+from llmgw.spec.tenant import Tenant
 from llmgw.spec.node import Node
 
 
@@ -18,6 +21,8 @@ class Catalog:
     cluster: Cluster
     nodes: Mapping[NodeName, Node]
     models: Mapping[ModelName, Model]
+    endpoints: Mapping[str, Endpoint]
+    tenants: Mapping[str, Tenant]
     paths: Mapping[tuple[str, str], str]
     """Where each object was written: (kind, name) to path."""
 

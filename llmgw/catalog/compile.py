@@ -15,20 +15,23 @@ from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.document import Document
 from llmgw.catalog.problems import Problem
 from llmgw.catalog.reader import read_document
-from llmgw.catalog.rules import Read, cross_check
+from llmgw.catalog.read import Read, of_kind
+from llmgw.catalog.rules import cross_check
 from llmgw.catalog.source import SourceTree
 from llmgw.catalog.validation import validate
 from llmgw.catalog.wording import listing, quoted, suggestion
 from llmgw.spec.cluster import Cluster
 from llmgw.spec.common import API_VERSION
+from llmgw.spec.endpoint import Endpoint
 from llmgw.spec.kinds import KINDS
 from llmgw.spec.model import Model
 from llmgw.spec.node import Node
+from llmgw.spec.tenant import Tenant
 
 MOST_PROBLEMS = 100
 """Problems shown of one file; the rest are counted. A file of the wrong kind altogether has thousands."""
 
-T = TypeVar("T", Model, Node)
+Named = TypeVar("Named", Model, Node, Endpoint, Tenant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +170,18 @@ def _colliding(paths: list[str]) -> Iterator[Problem]:
 
 
 def _catalog(revision: Revision, objects: list[Read]) -> Catalog:
-    specs = [each.spec for each in objects]
-    cluster = next(spec for spec in specs if isinstance(spec, Cluster))
-    nodes = sorted((spec for spec in specs if isinstance(spec, Node)), key=lambda node: node.name)
-    models = sorted((spec for spec in specs if isinstance(spec, Model)), key=lambda model: model.name)
+    _, cluster = next(of_kind(objects, Cluster))
     paths = sorted(((each.document.kind, each.document.name), each.document.path) for each in objects)
     return Catalog(
         revision=revision,
         cluster=cluster,
-        nodes=MappingProxyType({NodeName(node.name): node for node in nodes}),
-        models=MappingProxyType({ModelName(model.name): model for model in models}),
+        nodes=MappingProxyType({NodeName(name): node for name, node in _by_name(objects, Node)}),
+        models=MappingProxyType({ModelName(name): model for name, model in _by_name(objects, Model)}),
+        endpoints=MappingProxyType(dict(_by_name(objects, Endpoint))),
+        tenants=MappingProxyType(dict(_by_name(objects, Tenant))),
         paths=MappingProxyType(dict(paths)),
     )
+
+
+def _by_name(objects: list[Read], kind: type[Named]) -> list[tuple[str, Named]]:
+    return sorted(((spec.name, spec) for _, spec in of_kind(objects, kind)), key=lambda pair: pair[0])

@@ -59,6 +59,8 @@ def _objects(catalog: Catalog) -> dict[tuple[str, str], BaseModel]:
     objects: dict[tuple[str, str], BaseModel] = {("Cluster", catalog.cluster.name): catalog.cluster}
     objects.update({("Node", name): node for name, node in catalog.nodes.items()})
     objects.update({("Model", name): model for name, model in catalog.models.items()})
+    objects.update({("Endpoint", name): endpoint for name, endpoint in catalog.endpoints.items()})
+    objects.update({("Tenant", name): tenant for name, tenant in catalog.tenants.items()})
     return objects
 
 

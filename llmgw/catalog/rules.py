@@ -6,24 +6,17 @@ valid objects, and those about absence are silent while any file is unreadable.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from llmgw.catalog.capabilities import engine_rules, unknown_engine
 from llmgw.catalog.document import Document, Path
+from llmgw.catalog.planned import planned_fields
 from llmgw.catalog.problems import Problem
-from llmgw.catalog.wording import listing, quoted, suggestion
-from llmgw.engines.adapter import ENGINES
+from llmgw.catalog.read import Read, of_kind
+from llmgw.catalog.references import reference_rules
+from llmgw.catalog.wording import quoted
+from llmgw.engines.facts import FACTS
 from llmgw.spec.cluster import Cluster
-from llmgw.spec.common import SpecModel
 from llmgw.spec.model import Model
-from llmgw.spec.node import Node
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """A document and, if it is valid by itself, the object."""
-
-    document: Document
-    spec: SpecModel | None
 
 
 def cross_check(objects: list[Read], *, all_readable: bool) -> list[Problem]:
@@ -34,13 +27,13 @@ def cross_check(objects: list[Read], *, all_readable: bool) -> list[Problem]:
         *_unique_names_served(objects),
         *_profile_engines(objects),
         *_cluster_engines(objects),
+        *_profile_names(objects),
+        *_cluster_lists(objects),
         *_ports(objects),
-        *(_pools(objects) if all_readable and all(each.spec is not None for each in objects) else ()),
+        *engine_rules(objects),
+        *planned_fields(objects),
+        *(reference_rules(objects) if all_readable and all(each.spec is not None for each in objects) else ()),
     ]
-
-
-def _of(objects: list[Read], kind: type[SpecModel]) -> Iterator[tuple[Document, SpecModel]]:
-    return ((each.document, each.spec) for each in objects if isinstance(each.spec, kind))
 
 
 def _one_cluster(objects: list[Read], *, all_readable: bool) -> Iterator[Problem]:
@@ -105,16 +98,16 @@ def _inner(here: Path, value: object, part: str | int) -> Iterator[tuple[Path, o
 def _profile_engines(objects: list[Read]) -> Iterator[Problem]:
     for document in (each.document for each in objects if each.document.kind == "Model"):
         for path, engine in _texts(document, ("profiles", "*", "engine")):
-            if engine not in ENGINES:
-                yield document.problem(path, "unknown-engine", _unknown_engine(engine))
+            if engine not in FACTS:
+                yield document.problem(path, "unknown-engine", unknown_engine(engine))
 
 
 def _cluster_engines(objects: list[Read]) -> Iterator[Problem]:
     for document in (each.document for each in objects if each.document.kind == "Cluster"):
         first: dict[str, Path] = {}
         for path, engine in _texts(document, ("engines", "*", "name")):
-            if engine not in ENGINES:
-                yield document.problem(path, "unknown-engine", _unknown_engine(engine))
+            if engine not in FACTS:
+                yield document.problem(path, "unknown-engine", unknown_engine(engine))
             elif engine in first:
                 line = document.value_place(first[engine]).line
                 message = f"engine {quoted(engine)} is already given on line {line}; merge the two"
@@ -122,30 +115,46 @@ def _cluster_engines(objects: list[Read]) -> Iterator[Problem]:
             first.setdefault(engine, path)
 
 
-def _unknown_engine(name: str) -> str:
-    return f"unknown engine {quoted(name)}{suggestion(name, ENGINES) or '; known: ' + listing(sorted(ENGINES))}"
+def _profile_names(objects: list[Read]) -> Iterator[Problem]:
+    for document in (each.document for each in objects if each.document.kind == "Model"):
+        profiles = document.body.get("profiles")
+        if not isinstance(profiles, list):
+            continue
+        first: dict[str, int] = {}
+        for index, profile in enumerate(profiles):
+            name = str(profile.get("name", "default")) if isinstance(profile, dict) else ""
+            if name and name in first:
+                path: Path = ("profiles", index, "name") if "name" in profile else ("profiles", index)
+                line = document.value_place(("profiles", first[name])).line
+                message = f"profile {quoted(name)} is already on line {line}; give each a name of its own"
+                yield document.problem(path, "duplicate-profile", message)
+            first.setdefault(name, index)
+
+
+def _cluster_lists(objects: list[Read]) -> Iterator[Problem]:
+    """Names within the Cluster's own lists."""
+    for document in (each.document for each in objects if each.document.kind == "Cluster"):
+        for what, where in (("GPU class", ("gpu_classes",)), ("policy", ("router", "policies"))):
+            first: dict[str, Path] = {}
+            for path, name in _texts(document, (*where, "*", "name")):
+                if name in first:
+                    line = document.value_place(first[name]).line
+                    message = f"{what} {quoted(name)} is already given on line {line}; rename or remove one of them"
+                    yield document.problem(path, "duplicate-name", message)
+                first.setdefault(name, path)
 
 
 def _ports(objects: list[Read]) -> Iterator[Problem]:
     """Every replica may end up on one node, and ports are given out of one range for all nodes."""
-    wanted = sum(model.replicas for _, model in _of(objects, Model) if isinstance(model, Model))
-    for document, cluster in _of(objects, Cluster):
-        assert isinstance(cluster, Cluster)
+    wanted = sum(model.scale.max if model.scale else model.replicas for _, model in of_kind(objects, Model))
+    for document, cluster in of_kind(objects, Cluster):
         low, high = cluster.control.ports
         room = high - low + 1
-        if wanted > room:
+        if room <= 0:
+            message = f"the range ends at {high}, before it begins at {low}; write the lower port first"
+            yield document.problem(("control", "ports"), "empty-range", message)
+        elif wanted > room:
             message = (
                 f"{wanted} replicas in all, but `control.ports` {low} to {high} has only {room} ports; widen the range"
             )
             yield document.problem(("control", "ports"), "too-few-ports", message)
-
-
-def _pools(objects: list[Read]) -> Iterator[Problem]:
-    pools = sorted({node.pool for _, node in _of(objects, Node) if isinstance(node, Node)})
-    for document, model in _of(objects, Model):
-        assert isinstance(model, Model)
-        for index, profile in enumerate(model.profiles):
-            if profile.pool is not None and profile.pool not in pools:
-                advice = suggestion(profile.pool, pools) or "; the profile cannot be placed until one is"
-                message = f"no node is in pool {quoted(profile.pool)}{advice}"
-                yield document.problem(("profiles", index, "pool"), "empty-pool", message, "warning")

@@ -47,6 +47,8 @@ class LlamaCpp:
             *profile.args,
         )
         backoff = placed.backoff
+        env = {**definition_env, **profile.env}
+        assert model.weights.path is not None, "the planner places no other weights"
         return (
             ShardSpec(
                 shard=shard_id(placed.replica, 0),
@@ -57,7 +59,7 @@ class LlamaCpp:
                 hash=placed.hash,
                 programs=(tuple(command),) if command else OWN_PROGRAMS,
                 args=args,
-                env={**definition_env, **profile.env},
+                env={name: value for name, value in env.items() if isinstance(value, str)},
                 weights=model.weights.path,
                 port=placed.port,
                 served_name=model.name,

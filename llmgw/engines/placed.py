@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from llmgw.base.ids import ReplicaId, RestartHash
 from llmgw.spec.cluster import Backoff, EngineDefinition
-from llmgw.spec.model import Model, Profile
+from llmgw.spec.model import Model
+from llmgw.spec.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)

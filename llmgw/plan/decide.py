@@ -29,7 +29,8 @@ from llmgw.plan.publish import table_of
 from llmgw.plan.replicas import Replica, existing, free_ordinal
 from llmgw.plan.result import Action, Hold, Plan, Verb
 from llmgw.plan.snapshot import Snapshot
-from llmgw.spec.model import Model, Profile
+from llmgw.spec.model import Model
+from llmgw.spec.profile import Profile
 
 SURGE = 1
 """Replicas that may run beyond the wanted number while a model is being rolled over."""

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 
 from llmgw.base.ids import NodeName
 from llmgw.catalog.catalog import Catalog
+from llmgw.engines.adapter import ENGINES
 from llmgw.fleet.report import Report
 from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Unreachable
 from llmgw.plan.replicas import Replica
 from llmgw.spec.common import size_text
-from llmgw.spec.model import Model, Profile
+from llmgw.spec.model import Model
+from llmgw.spec.profile import Profile
 from llmgw.spec.node import Node
 
 
@@ -32,8 +34,12 @@ class NoPlace:
     """Why each node will not do, in the order of names."""
 
     reasons: tuple[tuple[NodeName, str], ...]
+    cannot: tuple[str, ...] = ()
+    """What no node could do, a profile each."""
 
     def __str__(self) -> str:
+        if self.cannot and not self.reasons:
+            return "; ".join(self.cannot)
         if not self.reasons:
             return "there are no nodes; add a file with `kind: Node`"
         return "; ".join(f"{node}: {reason}" for node, reason in self.reasons)
@@ -42,7 +48,12 @@ class NoPlace:
 def place(model: Model, catalog: Catalog, nodes: dict[NodeName, NodeView], replicas: list[Replica]) -> Place | NoPlace:
     """Return the best place for one more replica of the model: by the first profile that fits anywhere now."""
     reasons: dict[NodeName, str] = {}
+    cannot: list[str] = []
     for profile in sorted(model.profiles, key=lambda one: one.priority):
+        missing = not_yet(model, profile, catalog)
+        if missing:
+            cannot.append(missing)
+            continue
         best: tuple[tuple[int, int, str], Place] | None = None
         for name, node in catalog.nodes.items():
             view = nodes.get(name)
@@ -56,7 +67,24 @@ def place(model: Model, catalog: Catalog, nodes: dict[NodeName, NodeView], repli
                 best = (rank, Place(name, answer, profile))
         if best is not None:
             return best[1]
-    return NoPlace(tuple(sorted(reasons.items())))
+    return NoPlace(tuple(sorted(reasons.items())), tuple(cannot))
+
+
+def not_yet(model: Model, profile: Profile, catalog: Catalog) -> str:
+    """Say what this version cannot do yet that the profile asks for; empty if it can do all of it."""
+    definition = catalog.engine(profile.engine)
+    env = {**(definition.env if definition else {}), **profile.env}
+    if profile.engine not in ENGINES:
+        return f"profile {profile.name}: this version of llmgw cannot run {profile.engine} yet"
+    if model.weights.path is None:
+        return f"profile {profile.name}: this version of llmgw fetches no weights yet; give a `path` on the node"
+    if profile.gpu is not None or profile.nodes > 1:
+        return f"profile {profile.name}: this version of llmgw places nothing on GPUs yet"
+    if profile.runtime != "process":
+        return f"profile {profile.name}: this version of llmgw runs no containers yet"
+    if any(not isinstance(value, str) for value in env.values()):
+        return f"profile {profile.name}: this version of llmgw passes no secrets to engines yet"
+    return ""
 
 
 def _fits(profile: Profile, node: Node, view: NodeView | None, on_node: list[Replica], catalog: Catalog) -> int | str:

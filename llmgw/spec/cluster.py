@@ -2,21 +2,86 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
 from llmgw.spec.common import (
     API_VERSION,
     AbsolutePath,
+    Count,
     Duration,
     EnvName,
+    Glob,
     Impact,
     Name,
     Port,
+    Positive,
+    Secret,
+    Share,
+    Size,
     SpecModel,
     Text,
     impact,
+    planned,
 )
+from llmgw.spec.router import Router
+
+
+class Verify(SpecModel):
+    """Which commits are trusted."""
+
+    mode: Literal["off", "head", "range"] = Field(
+        "off",
+        description="Check no signature, that of the newest commit, or those of every commit since the one in force.",
+        json_schema_extra=planned(Impact.NONE),
+    )
+    ssh_signers: list[Text] = Field(
+        default_factory=list,
+        description="Allowed SSH signers, a line each as in git's allowed-signers file.",
+        json_schema_extra=planned(Impact.NONE),
+    )
+    gpg_fingerprints: list[Text] = Field(
+        default_factory=list,
+        description="Fingerprints of allowed GPG keys, in full.",
+        json_schema_extra=planned(Impact.NONE),
+    )
+
+
+class SourceRules(SpecModel):
+    """How the git source is trusted."""
+
+    verify: Verify = Field(
+        default_factory=Verify, description="Signatures of commits.", json_schema_extra=planned(Impact.NONE)
+    )
+    rewrite: Literal["accept", "hold"] = Field(
+        "accept",
+        description="What to do when the branch's history was rewritten: follow it, or hold until an operator says so.",
+        json_schema_extra=planned(Impact.NONE),
+    )
+
+
+class Guard(SpecModel):
+    """What one revision may remove without its saying so."""
+
+    max_removed: Count | None = Field(
+        None, description="Most objects one revision may remove.", json_schema_extra=planned(Impact.NONE)
+    )
+    max_removed_share: Share | None = Field(
+        None, description="Largest share of the models one revision may remove.", json_schema_extra=planned(Impact.NONE)
+    )
+    protect: list[Glob] = Field(
+        default_factory=list,
+        description="Objects that no revision may remove, as `model/NAME` or `node/NAME` with `*`.",
+        json_schema_extra=planned(Impact.NONE),
+    )
+
+
+class Brake(SpecModel):
+    """When the loss of nodes is taken for a fault of our own network."""
+
+    share: Share = Field(
+        0.5, description="Share of nodes that vanish together.", json_schema_extra=planned(Impact.LIVE)
+    )
+    min_nodes: Positive = Field(2, description="And at least so many nodes.", json_schema_extra=planned(Impact.LIVE))
 
 
 class Backoff(SpecModel):
@@ -26,7 +91,7 @@ class Backoff(SpecModel):
         2.0, description="Wait before the first restart; doubled each time.", json_schema_extra=impact(Impact.LIVE)
     )
     max: Duration = Field(60.0, description="Longest wait between restarts.", json_schema_extra=impact(Impact.LIVE))
-    give_up_after: Annotated[int, Field(ge=1)] = Field(
+    give_up_after: Positive = Field(
         5,
         description="Failed attempts in a row after which a replica is `failed` until its spec changes.",
         json_schema_extra=impact(Impact.LIVE),
@@ -49,6 +114,16 @@ class Control(SpecModel):
         description="Silence after which a node gets no new work; also how long a fresh control plane waits for nodes.",
         json_schema_extra=impact(Impact.LIVE),
     )
+    lost_after: Duration = Field(
+        300.0,
+        description="Silence after which a node's replicas are replaced elsewhere.",
+        json_schema_extra=planned(Impact.LIVE),
+    )
+    brake: Brake = Field(
+        default_factory=Brake,
+        description="When many nodes vanish together, nothing is replaced.",
+        json_schema_extra=planned(Impact.LIVE),
+    )
     backoff: Backoff = Field(
         default_factory=Backoff, description="Restarts of crashed engines.", json_schema_extra=impact(Impact.LIVE)
     )
@@ -57,12 +132,21 @@ class Control(SpecModel):
         description="First and last TCP port that engines may get, on every node.",
         json_schema_extra=impact(Impact.NONE),
     )
+    mgmt_interface: Text | None = Field(
+        None,
+        description="Network interface over which the shards of a replica talk; default is that of the node's address.",
+        json_schema_extra=planned(Impact.RESTART),
+    )
 
-    @model_validator(mode="after")
-    def _range(self) -> "Control":
-        if self.ports[0] > self.ports[1]:
-            raise PydanticCustomError("ports", "the first port of the range is above the last")
-        return self
+
+class GpuClass(SpecModel):
+    """A kind of GPU, by the names that drivers give it."""
+
+    name: Name = Field(description="Name that profiles ask for.", json_schema_extra=planned(Impact.NONE))
+    match: Annotated[list[Glob], Field(min_length=1)] = Field(
+        description="Names as the driver gives them, with `*`.", json_schema_extra=planned(Impact.DRAIN)
+    )
+    memory: Size | None = Field(None, description="Memory of one card.", json_schema_extra=planned(Impact.NONE))
 
 
 class SshDefaults(SpecModel):
@@ -73,6 +157,25 @@ class SshDefaults(SpecModel):
         None,
         description="Private key on the control plane's host; without it, the keys of the running ssh-agent.",
         json_schema_extra=impact(Impact.LIVE),
+    )
+    identity: Secret | None = Field(
+        None, description="Private key as a secret.", json_schema_extra=planned(Impact.LIVE)
+    )
+
+
+class EngineMetrics(SpecModel):
+    """Names of an engine's own metrics. One that names `running` is complete: what it leaves blank stays blank."""
+
+    running: Text | None = Field(None, description="Requests being worked on.", json_schema_extra=planned(Impact.NONE))
+    waiting: Text | None = Field(None, description="Requests queued.", json_schema_extra=planned(Impact.NONE))
+    kv_usage: Text | None = Field(
+        None, description="Share of the KV cache in use, from 0 to 1.", json_schema_extra=planned(Impact.NONE)
+    )
+    prompt_tokens: Text | None = Field(
+        None, description="Prompt tokens read, a counter.", json_schema_extra=planned(Impact.NONE)
+    )
+    generation_tokens: Text | None = Field(
+        None, description="Tokens generated, a counter.", json_schema_extra=planned(Impact.NONE)
     )
 
 
@@ -85,29 +188,11 @@ class EngineDefinition(SpecModel):
         description="Program and first arguments to run instead of the engine's own.",
         json_schema_extra=impact(Impact.RESTART),
     )
-    env: dict[EnvName, str] = Field(
+    env: dict[EnvName, str | Secret] = Field(
         default_factory=dict, description="Environment of the engine.", json_schema_extra=impact(Impact.RESTART)
     )
-
-
-class Timeouts(SpecModel):
-    """Limits of the gateway."""
-
-    drain: Duration = Field(
-        300.0,
-        description="Longest wait for the requests of a withdrawn replica before it is stopped.",
-        json_schema_extra=impact(Impact.LIVE),
-    )
-    connect: Duration = Field(
-        5.0, description="Limit for connecting to an engine.", json_schema_extra=impact(Impact.ROUTE)
-    )
-
-
-class Router(SpecModel):
-    """The gateway's settings."""
-
-    timeouts: Timeouts = Field(
-        default_factory=Timeouts, description="Time limits.", json_schema_extra=impact(Impact.ROUTE)
+    metrics: EngineMetrics | None = Field(
+        None, description="Names of the engine's own metrics.", json_schema_extra=planned(Impact.NONE)
     )
 
 
@@ -119,8 +204,26 @@ class Cluster(SpecModel):
     )
     kind: Literal["Cluster"] = Field(description="Always `Cluster`.", json_schema_extra=impact(Impact.NONE))
     name: Name = Field(description="Name of the cluster.", json_schema_extra=impact(Impact.NONE))
+    sync: Literal["auto", "manual"] = Field(
+        "auto",
+        description="Whether a valid commit is taken up by itself, or waits for `llmgw apply`.",
+        json_schema_extra=planned(Impact.NONE),
+    )
+    source: SourceRules = Field(
+        default_factory=SourceRules,
+        description="How the git source is trusted.",
+        json_schema_extra=planned(Impact.NONE),
+    )
+    guard: Guard = Field(
+        default_factory=Guard,
+        description="What one revision may remove without its saying so.",
+        json_schema_extra=planned(Impact.NONE),
+    )
     control: Control = Field(
         default_factory=Control, description="How the control plane decides.", json_schema_extra=impact(Impact.LIVE)
+    )
+    gpu_classes: list[GpuClass] = Field(
+        default_factory=list, description="Kinds of GPU in this cluster.", json_schema_extra=planned(Impact.DRAIN)
     )
     ssh: SshDefaults = Field(
         default_factory=SshDefaults, description="Defaults for SSH.", json_schema_extra=impact(Impact.LIVE)

@@ -47,8 +47,16 @@ RESTARTING = (Impact.RESTART, Impact.REDOWNLOAD)
 IMPACT_KEY = "x-llmgw-impact"
 
 
+PLANNED_KEY = "x-llmgw-planned"
+"""In the schema of a field that is checked and kept, and that nothing acts on yet; using it is a warning."""
+
+
 class SpecModel(BaseModel):
-    """Base of every kind and every nested object: frozen, strict, no unknown keys."""
+    """Base of every kind and every nested object: frozen, strict, no unknown keys.
+
+    A rule over several fields is written twice, as a validator and as JSON Schema in `model_config`, and a property test
+    holds the two against each other. What JSON Schema cannot say (sums, references, order) is a rule of `catalog`.
+    """
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", hide_input_in_errors=True)
 
@@ -56,6 +64,11 @@ class SpecModel(BaseModel):
 def impact(value: Impact) -> dict[str, Any]:
     """Return the `json_schema_extra` that keeps a field's impact in the schema, where the plan and editors read it."""
     return {IMPACT_KEY: value.value}
+
+
+def planned(value: Impact) -> dict[str, Any]:
+    """Return the same for a field that is part of the language and that nothing acts on yet."""
+    return {IMPACT_KEY: value.value, PLANNED_KEY: True}
 
 
 def impact_of(model: type[BaseModel], field: str) -> Impact:
@@ -66,10 +79,19 @@ def impact_of(model: type[BaseModel], field: str) -> Impact:
     return Impact(str(extra[IMPACT_KEY]))
 
 
+def is_planned(model: type[BaseModel], field: str) -> bool:
+    """Whether nothing acts on a field yet."""
+    extra = model.model_fields[field].json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get(PLANNED_KEY))
+
+
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)(B|KiB|MiB|GiB|TiB)$")
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+
+
+_SHARE = re.compile(r"^(100|[1-9]?[0-9])%$")
 
 
 def _duration(value: object) -> float:
@@ -84,6 +106,13 @@ def _size(value: object) -> int:
     if match is None:
         raise PydanticCustomError("size", "expected a size with a binary unit, as in 512MiB or 16GiB")
     return int(float(match[1]) * _BYTES[match[2]])
+
+
+def _share(value: object) -> float:
+    match = _SHARE.match(value) if isinstance(value, str) else None
+    if match is None:
+        raise PydanticCustomError("share", "expected a percentage from 0% to 100%, as in 25%")
+    return int(match[1]) / 100
 
 
 def duration_text(seconds: float) -> str:
@@ -118,7 +147,42 @@ Size = Annotated[
 ]
 """Bytes, written with a binary unit."""
 
+Share = Annotated[
+    float,
+    BeforeValidator(_share),
+    PlainSerializer(lambda share: f"{round(share * 100)}%", return_type=str),
+    WithJsonSchema({"type": "string", "pattern": _SHARE.pattern, "examples": ["25%", "50%"]}),
+]
+"""A part of a whole, from 0 to 1, written in percent."""
+
 Port = Annotated[int, Field(ge=1, le=65535)]
+
+Count = Annotated[int, Field(ge=0)]
+
+Positive = Annotated[int, Field(ge=1)]
+
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+HttpUrl = Annotated[str, StringConstraints(pattern=r"^https?://[^\s/@]+(/[^\s]*)?$")]
+"""Without a user or password: those are secrets, and secrets are references."""
+
+Glob = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9*?._:/@ -]+$")]
+
+Instant = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}(:\d{2})?Z$")]
+"""A moment in UTC, as in 2026-12-24T18:00Z."""
+
+
+class Secret(SpecModel):
+    """A reference to a secret. Its value never stands in the cluster directory."""
+
+    secret: Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")] = Field(
+        description="Name of the secret: the environment variable `LLMGW_SECRET_NAME`, or a file in the secrets directory.",
+        json_schema_extra={IMPACT_KEY: "restart"},
+    )
+
+
+Value = str | Secret
+"""A text, or a reference to a secret."""
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 

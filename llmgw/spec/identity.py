@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from llmgw.base.ids import RestartHash
 from llmgw.spec.cluster import EngineDefinition
 from llmgw.spec.common import RESTARTING, impact_of
-from llmgw.spec.model import Model, Profile
+from llmgw.spec.model import Model
+from llmgw.spec.profile import Profile
 
 
 def restart_hash(model: Model, profile: Profile, engine: EngineDefinition | None) -> RestartHash:
@@ -34,10 +35,19 @@ def restart_hash(model: Model, profile: Profile, engine: EngineDefinition | None
 
 
 def _restarting(value: BaseModel) -> dict[str, Any]:
-    """Return the set fields whose change restarts, as JSON values; fields set to an empty value count as not set."""
-    dumped = value.model_dump(mode="json")
+    """Return the set fields whose change restarts, as JSON values.
+
+    A field set to its default, or to something empty, counts as not set: writing a default down restarts nothing.
+    """
     kept: dict[str, Any] = {}
+    written = value.model_dump(mode="json", by_alias=True, include=value.model_fields_set)
     for name in sorted(value.model_fields_set):
-        if impact_of(type(value), name) in RESTARTING and dumped[name] not in (None, [], {}):
-            kept[name] = dumped[name]
+        field = type(value).model_fields[name]
+        here = getattr(value, name)
+        if impact_of(type(value), name) not in RESTARTING or here in (None, [], {}):
+            continue
+        if not field.is_required() and here == field.get_default(call_default_factory=True, validated_data={}):
+            continue
+        key = field.alias or name
+        kept[key] = _restarting(here) if isinstance(here, BaseModel) else written[key]
     return kept

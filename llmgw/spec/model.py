@@ -2,69 +2,209 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from llmgw.spec.common import API_VERSION, Alias, Duration, EnvName, Impact, Label, Name, Size, SpecModel, Text, impact
+from llmgw.spec.common import (
+    API_VERSION,
+    Alias,
+    Count,
+    Duration,
+    Glob,
+    HttpUrl,
+    Impact,
+    Name,
+    Positive,
+    Sha256,
+    Share,
+    SpecModel,
+    Text,
+    impact,
+    planned,
+)
+from llmgw.spec.profile import Profile
+
+Replicas = Annotated[int, Field(ge=0, le=1000)]
 
 
 class Weights(SpecModel):
-    """Where the model's weights are."""
+    """Where weights come from: a Hugging Face repository, a file on the node, or a URL; exactly one of them."""
 
-    path: Text = Field(
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["hf"], "not": {"anyOf": [{"required": [key]} for key in ("sha256",)]}},
+                {
+                    "required": ["path"],
+                    "not": {"anyOf": [{"required": [key]} for key in ("revision", "files")]},
+                },
+                {
+                    "required": ["url", "sha256"],
+                    "not": {"anyOf": [{"required": [key]} for key in ("revision", "files")]},
+                },
+            ]
+        }
+    )
+
+    hf: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")] | None = Field(
+        None, description="Repository, as `ORG/NAME`.", json_schema_extra=planned(Impact.REDOWNLOAD)
+    )
+    revision: Text | None = Field(
+        None,
+        description="Commit, tag or branch of the repository; what is applied is pinned to the commit.",
+        json_schema_extra=planned(Impact.REDOWNLOAD),
+    )
+    files: list[Glob] | None = Field(
+        None,
+        description="Only these files of the repository, with `*`.",
+        json_schema_extra=planned(Impact.REDOWNLOAD),
+    )
+    path: Text | None = Field(
+        None,
         description="File on the node: absolute, or relative to the node's weights directory.",
         json_schema_extra=impact(Impact.REDOWNLOAD),
     )
+    url: HttpUrl | None = Field(
+        None, description="Where to fetch the file.", json_schema_extra=planned(Impact.REDOWNLOAD)
+    )
+    sha256: Sha256 | None = Field(
+        None,
+        description="Digest of the file; a URL needs it.",
+        json_schema_extra=planned(Impact.REDOWNLOAD),
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> "Weights":
+        places = [key for key in ("hf", "path", "url") if getattr(self, key) is not None]
+        if len(places) != 1:
+            raise PydanticCustomError("weights", "weights have one of `hf`, `path` and `url`")
+        if self.hf is None and (self.revision is not None or self.files is not None):
+            raise PydanticCustomError("weights", "`revision` and `files` belong to `hf`")
+        if self.hf is not None and self.sha256 is not None:
+            raise PydanticCustomError("weights", "`sha256` belongs to `path` or `url`; pin `hf` by its `revision`")
+        if self.url is not None and self.sha256 is None:
+            raise PydanticCustomError("weights", "weights from a `url` need their `sha256`")
+        return self
 
 
-class Profile(SpecModel):
-    """One way to run a replica."""
+class Window(SpecModel):
+    """Other bounds at certain times."""
 
-    name: Name = Field(
-        "default",
-        description="Name of the profile; renaming it restarts nothing.",
-        json_schema_extra=impact(Impact.NONE),
+    cron: Annotated[str, Field(pattern=r"^\S+ \S+ \S+ \S+ \S+$")] = Field(
+        description="When it begins: minute, hour, day, month, weekday.", json_schema_extra=planned(Impact.LIVE)
     )
-    engine: Name = Field(description="Which engine runs it.", json_schema_extra=impact(Impact.RESTART))
-    command: Annotated[list[Text], Field(min_length=1)] | None = Field(
+    duration: Duration = Field(description="How long it lasts.", json_schema_extra=planned(Impact.LIVE))
+    timezone: Text = Field("UTC", description="Time zone of `cron`.", json_schema_extra=planned(Impact.LIVE))
+    min: Replicas | None = Field(None, description="Fewest replicas meanwhile.", json_schema_extra=planned(Impact.LIVE))
+    max: Replicas | None = Field(None, description="Most replicas meanwhile.", json_schema_extra=planned(Impact.LIVE))
+
+
+class Scale(SpecModel):
+    """Let the number of replicas follow the load."""
+
+    min: Replicas = Field(
+        0, description="Fewest replicas; 0 lets the model sleep.", json_schema_extra=planned(Impact.LIVE)
+    )
+    max: Annotated[int, Field(ge=1, le=1000)] = Field(
+        description="Most replicas.", json_schema_extra=planned(Impact.LIVE)
+    )
+    target_inflight: Positive = Field(
+        8, description="Requests in flight that one replica should have.", json_schema_extra=planned(Impact.LIVE)
+    )
+    idle_after: Duration = Field(
+        900.0,
+        description="Time without a request after which a replica is not needed.",
+        json_schema_extra=planned(Impact.LIVE),
+    )
+    hold: Duration = Field(
+        60.0,
+        description="How long a request waits for a sleeping model to wake.",
+        json_schema_extra=planned(Impact.ROUTE),
+    )
+    schedule: list[Window] = Field(
+        default_factory=list, description="Other bounds at certain times.", json_schema_extra=planned(Impact.LIVE)
+    )
+
+
+class Rollout(SpecModel):
+    """How changed replicas are replaced."""
+
+    strategy: Literal["auto", "surge", "recreate"] = Field(
+        "auto",
+        description="New before old, old before new, or new before old where there is room.",
+        json_schema_extra=planned(Impact.NONE),
+    )
+    max_surge: Positive = Field(
+        1, description="Most replicas beyond the wanted number.", json_schema_extra=planned(Impact.NONE)
+    )
+    max_unavailable: Count = Field(
+        0, description="Most replicas missing meanwhile.", json_schema_extra=planned(Impact.NONE)
+    )
+    min_ready: Duration = Field(
+        0.0, description="Time a new replica must be ready before it counts.", json_schema_extra=planned(Impact.NONE)
+    )
+    deadline: Duration = Field(
+        3600.0,
+        description="Time after which a rollout that stands still has failed.",
+        json_schema_extra=planned(Impact.NONE),
+    )
+    auto_revert: bool = Field(
+        False,
+        description="Go back to the last good spec when a rollout failed.",
+        json_schema_extra=planned(Impact.NONE),
+    )
+
+
+class Split(SpecModel):
+    """A share of a model's requests that goes to another model."""
+
+    model: Name = Field(description="The other model.", json_schema_extra=planned(Impact.ROUTE))
+    share: Share = Field(description="Its share.", json_schema_extra=planned(Impact.ROUTE))
+
+
+class Routing(SpecModel):
+    """How a model's endpoint is chosen."""
+
+    policy: Name | None = Field(
         None,
-        description="Program and first arguments to run instead of the engine's own.",
-        json_schema_extra=impact(Impact.RESTART),
+        description="Policy of the cluster's router; default is its default.",
+        json_schema_extra=planned(Impact.ROUTE),
     )
-    args: list[str] = Field(
-        default_factory=list,
-        description="Arguments added to the engine's command line.",
-        json_schema_extra=impact(Impact.RESTART),
+    session_header: Text | None = Field(
+        None, description="Request header that names a session.", json_schema_extra=planned(Impact.ROUTE)
     )
-    env: dict[EnvName, str] = Field(
-        default_factory=dict, description="Environment of the engine.", json_schema_extra=impact(Impact.RESTART)
+    split: list[Split] = Field(
+        default_factory=list, description="Shares that go to other models.", json_schema_extra=planned(Impact.ROUTE)
     )
-    cpus: Annotated[int, Field(ge=1)] | None = Field(
+    mirror: Name | None = Field(
         None,
-        description="CPU cores one replica is given; placement keeps the sum on a node within its cores.",
-        json_schema_extra=impact(Impact.RESTART),
+        description="Model that gets a copy of each request; its answers are dropped.",
+        json_schema_extra=planned(Impact.ROUTE),
     )
-    memory: Size | None = Field(
-        None,
-        description="Memory one replica needs; placement keeps the sum on a node within its memory.",
-        json_schema_extra=impact(Impact.DRAIN),
+
+
+class Limits(SpecModel):
+    """How many requests a model may have."""
+
+    queue: Count | None = Field(None, description="Most requests waiting.", json_schema_extra=planned(Impact.ROUTE))
+    inflight: Positive | None = Field(
+        None, description="Most requests being answered.", json_schema_extra=planned(Impact.ROUTE)
     )
-    pool: Name | None = Field(
-        None, description="Only nodes of this pool; default any.", json_schema_extra=impact(Impact.DRAIN)
-    )
-    labels: dict[Label, Label] = Field(
-        default_factory=dict, description="Only nodes with these labels.", json_schema_extra=impact(Impact.DRAIN)
-    )
-    priority: int = Field(0, description="Lower is tried first.", json_schema_extra=impact(Impact.NONE))
-    start_timeout: Duration = Field(
-        1200.0,
-        description="Time an engine may take to become ready before the attempt counts as failed.",
-        json_schema_extra=impact(Impact.LIVE),
+
+
+class Adapter(SpecModel):
+    """A LoRA adapter, served as a model of its own."""
+
+    name: Name = Field(description="Name that clients ask for.", json_schema_extra=planned(Impact.LIVE))
+    weights: Weights = Field(
+        description="Where the adapter's weights come from.", json_schema_extra=planned(Impact.LIVE)
     )
 
 
 class Model(SpecModel):
     """A model to serve."""
+
+    model_config = ConfigDict(json_schema_extra={"not": {"required": ["replicas", "scale"]}})
 
     apiVersion: Literal["llmgw/v1"] = Field(  # noqa: N815 - the YAML key
         description=f"Always `{API_VERSION}`.", json_schema_extra=impact(Impact.NONE)
@@ -74,11 +214,18 @@ class Model(SpecModel):
     aliases: list[Alias] = Field(
         default_factory=list, description="Further names that clients may use.", json_schema_extra=impact(Impact.ROUTE)
     )
-    weights: Weights = Field(description="Where the model's weights are.", json_schema_extra=impact(Impact.REDOWNLOAD))
-    replicas: Annotated[int, Field(ge=0, le=1000)] = Field(
+    weights: Weights = Field(
+        description="Where the model's weights come from.", json_schema_extra=impact(Impact.REDOWNLOAD)
+    )
+    replicas: Replicas = Field(
         1,
         description="How many replicas to run; 0 stops the model and keeps it known.",
         json_schema_extra=impact(Impact.LIVE),
+    )
+    scale: Scale | None = Field(
+        None,
+        description="Let the number of replicas follow the load, instead of `replicas`.",
+        json_schema_extra=planned(Impact.LIVE),
     )
     priority: int = Field(
         0,
@@ -88,13 +235,41 @@ class Model(SpecModel):
     profiles: Annotated[list[Profile], Field(min_length=1)] = Field(
         description="Ways to run a replica; the first that fits now is taken.", json_schema_extra=impact(Impact.RESTART)
     )
+    rollout: Rollout = Field(
+        default_factory=Rollout,
+        description="How changed replicas are replaced.",
+        json_schema_extra=planned(Impact.NONE),
+    )
+    routing: Routing = Field(
+        default_factory=Routing, description="How an endpoint is chosen.", json_schema_extra=planned(Impact.ROUTE)
+    )
+    limits: Limits = Field(
+        default_factory=Limits, description="How many requests it may have.", json_schema_extra=planned(Impact.ROUTE)
+    )
+    placement: Literal["spread", "pack"] = Field(
+        "spread",
+        description="Whether replicas keep apart from each other or together.",
+        json_schema_extra=planned(Impact.NONE),
+    )
+    preempt: bool = Field(
+        False,
+        description="May take the place of replicas of lower priority.",
+        json_schema_extra=planned(Impact.NONE),
+    )
+    min_life: Duration = Field(
+        600.0, description="Time a replica runs before it may be preempted.", json_schema_extra=planned(Impact.NONE)
+    )
+    adapters: list[Adapter] = Field(
+        default_factory=list,
+        description="LoRA adapters, each served as a model of its own.",
+        json_schema_extra=planned(Impact.LIVE),
+    )
+    protect: bool = Field(
+        False, description="No revision may remove it without saying so.", json_schema_extra=planned(Impact.NONE)
+    )
 
     @model_validator(mode="after")
-    def _distinct_profiles(self) -> "Model":
-        names = [profile.name for profile in self.profiles]
-        for name in names:
-            if names.count(name) > 1:
-                raise PydanticCustomError(
-                    "profiles", "two profiles are called {name}; give each a name of its own", {"name": repr(name)}
-                )
+    def _one_number(self) -> "Model":
+        if self.scale is not None and "replicas" in self.model_fields_set:
+            raise PydanticCustomError("scale", "a model has `replicas` or `scale`, not both; remove one of them")
         return self

@@ -2,14 +2,40 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
 from pydantic_core import PydanticCustomError
 
-from llmgw.spec.common import API_VERSION, AbsolutePath, Impact, Label, Name, Port, SpecModel, Text, impact
+from llmgw.spec.common import (
+    API_VERSION,
+    AbsolutePath,
+    Count,
+    Impact,
+    Instant,
+    Label,
+    Name,
+    Port,
+    Secret,
+    Size,
+    SpecModel,
+    Text,
+    impact,
+    planned,
+)
 
 HostKey = Annotated[
     str, StringConstraints(pattern=r"^(ssh-[a-z0-9-]+|ecdsa-[a-z0-9-]+|sk-[a-z0-9@.-]+) [A-Za-z0-9+/=]+$")
 ]
+
+
+class Hop(SpecModel):
+    """A machine to jump through on the way to a node."""
+
+    host: Text = Field(description="Host name or address.", json_schema_extra=planned(Impact.LIVE))
+    port: Port = Field(22, description="TCP port of sshd.", json_schema_extra=planned(Impact.LIVE))
+    user: Text | None = Field(
+        None, description="User to log in as; default is the cluster's.", json_schema_extra=planned(Impact.LIVE)
+    )
+    host_key: HostKey = Field(description="The machine's public host key.", json_schema_extra=planned(Impact.LIVE))
 
 
 class Ssh(SpecModel):
@@ -29,16 +55,53 @@ class Ssh(SpecModel):
         description="Private key on the control plane's host; default is the cluster's.",
         json_schema_extra=impact(Impact.LIVE),
     )
+    identity: Secret | None = Field(
+        None, description="Private key as a secret.", json_schema_extra=planned(Impact.LIVE)
+    )
+    proxy_jump: list[Hop] = Field(
+        default_factory=list,
+        description="Machines to jump through, the first one nearest to the control plane.",
+        json_schema_extra=planned(Impact.LIVE),
+    )
 
 
 class Cordon(SpecModel):
     """Why a node gets no new replicas and gives up those it has."""
 
     reason: Text = Field(description="Shown in plans and status.", json_schema_extra=impact(Impact.NONE))
+    until: Instant | None = Field(
+        None, description="When it ends by itself; default never.", json_schema_extra=planned(Impact.NONE)
+    )
+
+
+class Expect(SpecModel):
+    """What the node should have. A node that has something else is an alarm, and what it has counts."""
+
+    gpu_class: Name | None = Field(None, description="Class of its GPUs.", json_schema_extra=planned(Impact.NONE))
+    gpus: Count | None = Field(None, description="Number of its GPUs.", json_schema_extra=planned(Impact.NONE))
+
+
+class Reserved(SpecModel):
+    """What of the node is not for replicas."""
+
+    gpus: Count = Field(0, description="GPUs kept free.", json_schema_extra=planned(Impact.DRAIN))
+    memory: Size = Field(0, description="Memory kept free.", json_schema_extra=planned(Impact.DRAIN))
+    cpus: Count = Field(0, description="CPU cores kept free.", json_schema_extra=planned(Impact.DRAIN))
 
 
 class Node(SpecModel):
     """A machine that runs engines. Its identity is its name here and its SSH host key, never its host name."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["ssh"], "properties": {"local": {"const": False}}},
+                {"required": ["local"], "properties": {"local": {"const": True}}, "not": {"required": ["ssh"]}},
+            ],
+            "if": {"properties": {"traffic": {"const": "direct"}}, "required": ["traffic"]},
+            "then": {"required": ["address"]},
+        }
+    )
 
     apiVersion: Literal["llmgw/v1"] = Field(  # noqa: N815 - the YAML key
         description=f"Always `{API_VERSION}`.", json_schema_extra=impact(Impact.NONE)
@@ -57,18 +120,42 @@ class Node(SpecModel):
         json_schema_extra=impact(Impact.LIVE),
     )
     pool: Name = Field("default", description="Pool the node belongs to.", json_schema_extra=impact(Impact.DRAIN))
+    fabric: Name | None = Field(
+        None,
+        description="Fast network the node is on; all nodes of one replica share it.",
+        json_schema_extra=planned(Impact.DRAIN),
+    )
     labels: dict[Label, Label] = Field(
         default_factory=dict, description="Labels that profiles may ask for.", json_schema_extra=impact(Impact.DRAIN)
+    )
+    expect: Expect | None = Field(
+        None, description="What the node should have.", json_schema_extra=planned(Impact.NONE)
     )
     cordoned: Cordon | None = Field(
         None,
         description="Gets no new replicas; those it has move away, one at a time, replacement first.",
         json_schema_extra=impact(Impact.DRAIN),
     )
+    reserved: Reserved = Field(
+        default_factory=Reserved,
+        description="What of the node is not for replicas.",
+        json_schema_extra=planned(Impact.DRAIN),
+    )
+    traffic: Literal["tunnel", "direct"] = Field(
+        "tunnel",
+        description="Whether requests reach engines through SSH, or straight at the node's `address`.",
+        json_schema_extra=planned(Impact.RESTART),
+    )
+    address: Text | None = Field(
+        None, description="Address of the node for `traffic: direct`.", json_schema_extra=planned(Impact.RESTART)
+    )
     weights_dir: AbsolutePath | None = Field(
         None,
         description="Directory on the node that relative weight paths start from; default is the agent's own.",
         json_schema_extra=impact(Impact.NONE),
+    )
+    disk_budget: Size | None = Field(
+        None, description="Most that weights may take of the node's disk.", json_schema_extra=planned(Impact.NONE)
     )
 
     @model_validator(mode="after")
@@ -77,4 +164,6 @@ class Node(SpecModel):
             raise PydanticCustomError(
                 "reach", "a node has either `local: true` or an `ssh:` block, exactly one of them"
             )
+        if self.traffic == "direct" and self.address is None:
+            raise PydanticCustomError("traffic", "`traffic: direct` needs the node's `address`")
         return self

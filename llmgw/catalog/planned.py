@@ -1,0 +1,49 @@
+"""Warns of every field that is set and that nothing acts on yet, so that nobody relies on what is only checked and kept."""
+
+from collections.abc import Iterator, Mapping
+
+from llmgw.catalog.document import Path
+from llmgw.catalog.problems import Problem
+from llmgw.catalog.read import Read
+from llmgw.spec.common import SpecModel, is_planned
+
+
+def planned_fields(objects: list[Read]) -> Iterator[Problem]:
+    """Return a warning for the outermost of each such field; a whole kind of them gets one at its `kind`."""
+    for each in objects:
+        if each.spec is None:
+            continue
+        fields = type(each.spec).model_fields
+        own = [name for name in fields if name not in ("apiVersion", "kind", "name")]
+        if all(is_planned(type(each.spec), name) for name in own):
+            message = f"{each.document.kind} objects are checked and kept; nothing acts on them yet"
+            yield each.document.problem(("kind",), "not-acted-on", message, "warning")
+            continue
+        for path in _set(each.spec, ()):
+            name = next(part for part in reversed(path) if isinstance(part, str))
+            message = f"{name!r} is checked and kept; nothing acts on it yet"
+            yield each.document.key_problem(path, "not-acted-on", message, "warning")
+
+
+def _set(spec: SpecModel, path: Path) -> Iterator[Path]:
+    for name in sorted(spec.model_fields_set):
+        field = type(spec).model_fields[name]
+        here = (*path, field.alias or name)
+        if is_planned(type(spec), name):
+            yield here
+            continue
+        yield from _inside(getattr(spec, name), here)
+
+
+def _inside(value: object, path: Path) -> Iterator[Path]:
+    match value:
+        case SpecModel():
+            yield from _set(value, path)
+        case list():
+            for index, item in enumerate(value):
+                yield from _inside(item, (*path, index))
+        case Mapping():
+            for key, item in value.items():
+                yield from _inside(item, (*path, str(key)))
+        case _:
+            return
