@@ -87,10 +87,10 @@ def _shape(document: Document, path: Path, profile: Profile) -> Iterator[Problem
     by_itself = profile.engine in ("llamacpp", "command")
     if used == cards or (by_itself and not parallel):
         return
-    what = f"tensor_parallel {profile.tensor_parallel} × pipeline_parallel {profile.pipeline_parallel}"
+    what = f"tensor_parallel {profile.tensor_parallel} x pipeline_parallel {profile.pipeline_parallel}"
     if profile.data_parallel > 1:
-        what += f" × data_parallel {profile.data_parallel}"
-    have = f"gpu.count {profile.gpu.count} × nodes {profile.nodes}"
+        what += f" x data_parallel {profile.data_parallel}"
+    have = f"gpu.count {profile.gpu.count} x nodes {profile.nodes}"
     key = "tensor_parallel" if "tensor_parallel" in profile.model_fields_set else "gpu"
     yield document.problem(
         (*path, key), "gpus-and-parallelism", f"{what} = {used}, but {have} = {cards}; make the two equal"

@@ -8,9 +8,9 @@ from llmgw.spec.cluster import Cluster, EngineDefinition
 from llmgw.spec.endpoint import Endpoint
 from llmgw.spec.identity import restart_hash
 from llmgw.spec.model import Model
+from llmgw.spec.node import Node
 from llmgw.spec.profile import Profile
 from llmgw.spec.tenant import Tenant
-from llmgw.spec.node import Node
 
 
 @dataclass(frozen=True, slots=True)

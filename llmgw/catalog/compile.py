@@ -14,8 +14,8 @@ from llmgw.base.ids import ModelName, NodeName, Revision
 from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.document import Document
 from llmgw.catalog.problems import Problem
-from llmgw.catalog.reader import read_document
 from llmgw.catalog.read import Read, of_kind
+from llmgw.catalog.reader import read_document
 from llmgw.catalog.rules import cross_check
 from llmgw.catalog.source import SourceTree
 from llmgw.catalog.validation import validate

@@ -86,7 +86,7 @@ def _fabrics(objects: list[Read]) -> Iterator[Problem]:
     largest = max(sizes.values(), default=0)
     for document, model in of_kind(objects, Model):
         for index, profile in enumerate(model.profiles):
-            if 1 < profile.nodes and largest < profile.nodes:
+            if profile.nodes > 1 and profile.nodes > largest:
                 has = f"the largest fabric has {largest}" if sizes else "no node names a `fabric`"
                 message = f"needs {profile.nodes} nodes on one fabric, but {has}; the profile cannot be placed"
                 yield document.problem(("profiles", index, "nodes"), "no-fabric", message, "warning")

@@ -16,8 +16,8 @@ from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Unreachable
 from llmgw.plan.replicas import Replica
 from llmgw.spec.common import size_text
 from llmgw.spec.model import Model
-from llmgw.spec.profile import Profile
 from llmgw.spec.node import Node
+from llmgw.spec.profile import Profile
 
 
 @dataclass(frozen=True, slots=True)
