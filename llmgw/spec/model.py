@@ -1,6 +1,6 @@
 """A `Model`: what is served, how many replicas of it, and the ways (profiles) one replica may be run."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -27,21 +27,19 @@ from llmgw.spec.profile import Profile
 Replicas = Annotated[int, Field(ge=0, le=1000)]
 
 
+def _any_of(*keys: str) -> dict[str, Any]:
+    return {"anyOf": [{"required": [key]} for key in keys]}
+
+
 class Weights(SpecModel):
     """Where weights come from: a Hugging Face repository, a file on the node, or a URL; exactly one of them."""
 
     model_config = ConfigDict(
         json_schema_extra={
             "oneOf": [
-                {"required": ["hf"], "not": {"anyOf": [{"required": [key]} for key in ("sha256",)]}},
-                {
-                    "required": ["path"],
-                    "not": {"anyOf": [{"required": [key]} for key in ("revision", "files")]},
-                },
-                {
-                    "required": ["url", "sha256"],
-                    "not": {"anyOf": [{"required": [key]} for key in ("revision", "files")]},
-                },
+                {"required": ["hf"], "not": _any_of("path", "url", "sha256")},
+                {"required": ["path"], "not": _any_of("hf", "url", "revision", "files")},
+                {"required": ["url", "sha256"], "not": _any_of("hf", "path", "revision", "files")},
             ]
         }
     )
