@@ -191,3 +191,36 @@ def test_both_verdicts_occur() -> None:
 
 def _note(kind: str, document: dict[str, Any], verdicts: set[bool]) -> None:
     verdicts.add(bool(_pydantic_says(kind, document)))
+
+
+HEAD = {"apiVersion": "llmgw/v1", "name": "a"}
+SSH = {"host": "h", "host_key": "ssh-ed25519 AAAA"}
+
+
+def _subsets(parts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return every choice of the parts: with few enough, all are tried, and none is left to chance."""
+    keys = list(parts)
+    return [
+        {key: parts[key] for bit, key in enumerate(keys) if number >> bit & 1} for number in range(1 << len(keys))
+    ]
+
+
+def test_every_combination_of_weights_agrees() -> None:
+    parts = {"hf": "o/n", "revision": "r", "files": ["x"], "path": "p", "url": "http://h/f", "sha256": "0" * 64}
+    for weights in _subsets(parts):
+        _agree("Model", {**HEAD, "kind": "Model", "weights": weights, "profiles": [{"engine": "e"}]})
+
+
+def test_every_combination_of_runtime_image_and_number_agrees() -> None:
+    for runtime in ({}, {"runtime": "process"}, {"runtime": "docker"}, {"runtime": "podman"}):
+        for rest in _subsets({"image": "i", "replicas": 2, "scale": {"max": 3}}):
+            image = {"image": rest.pop("image")} if "image" in rest else {}
+            profile = {"engine": "e", **runtime, **image}
+            _agree("Model", {**HEAD, "kind": "Model", "weights": {"path": "p"}, "profiles": [profile], **rest})
+
+
+def test_every_combination_of_ways_to_a_node_agrees() -> None:
+    for local in ({}, {"local": True}, {"local": False}):
+        for traffic in ({}, {"traffic": "tunnel"}, {"traffic": "direct"}):
+            for rest in _subsets({"ssh": SSH, "address": "10.0.0.1"}):
+                _agree("Node", {**HEAD, "kind": "Node", **local, **traffic, **rest})
