@@ -80,7 +80,9 @@ def test_an_alias_is_answered_without_any_restart(lab: Lab) -> None:
     assert shown["replicas"] == []
     lab.commit()
     with lab.client() as client:
-        lab.until(lambda: {one.id for one in client.models.list()} == {"m", "gpt-4", "default"}, "the alias to be listed")
+        lab.until(
+            lambda: {one.id for one in client.models.list()} == {"m", "gpt-4", "default"}, "the alias to be listed"
+        )
     assert isinstance(lab.ask("gpt-4"), str)
     assert lab.pids() == before
 
