@@ -1,6 +1,7 @@
 """Reaches an agent on this host by its Unix socket; engines are reached where they listen."""
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -73,3 +74,5 @@ class LocalChannel:
     async def close(self) -> None:
         """End the connection."""
         self._writer.close()
+        with contextlib.suppress(OSError):  # however it ended, it is over
+            await self._writer.wait_closed()

@@ -84,11 +84,11 @@ class SqlStore:
         return await self._run(lambda: self._take(owner, seconds, at_least))
 
     async def release(self, owner: OwnerId) -> None:
-        """Let the lease run out now, if it is this owner's."""
+        """Give the lease to nobody, if it is this owner's; whoever takes it next begins a new epoch."""
 
         def release() -> None:
             with self._engine.begin() as connection:
-                connection.execute(sa.update(_lease).where(_lease.c.owner == owner).values(expires=0.0))
+                connection.execute(sa.update(_lease).where(_lease.c.owner == owner).values(owner="", expires=0.0))
 
         await self._run(release)
 

@@ -1,7 +1,9 @@
 """Names and ids, one `NewType` each, so that a replica's id cannot be passed where a shard's belongs.
 
-A replica's id is `MODEL-N` with the smallest free N, and a shard's is `REPLICA.sRANK`: both are derived, never drawn,
-so that the same snapshot always gives the same plan. Random ids (a boot, a lease owner) come from an `IdSource`.
+A replica's id is `MODEL-EPOCH-N` with the smallest free N, and a shard's is `REPLICA.sRANK`: both are derived, never
+drawn, so that the same snapshot always gives the same plan. The epoch is that of the leader who started it: a node that
+nobody could ask may hold replicas of earlier leaders, and a later one must not give their ids to others. Random ids (a
+boot, a lease owner) come from an `IdSource`.
 """
 
 from typing import NewType, Protocol
@@ -26,9 +28,9 @@ class IdSource(Protocol):
         ...
 
 
-def replica_id(model: ModelName, ordinal: int) -> ReplicaId:
-    """Name the replica: `MODEL-N`."""
-    return ReplicaId(f"{model}-{ordinal}")
+def replica_id(model: ModelName, epoch: Epoch, number: int) -> ReplicaId:
+    """Name the replica: `MODEL-EPOCH-N`."""
+    return ReplicaId(f"{model}-{epoch}-{number}")
 
 
 def shard_id(replica: ReplicaId, rank: int) -> ShardId:
@@ -36,10 +38,10 @@ def shard_id(replica: ReplicaId, rank: int) -> ShardId:
     return ShardId(f"{replica}.s{rank}")
 
 
-def ordinal_of(replica: ReplicaId) -> int:
-    """Return the N of `MODEL-N`; -1 for an id that was not made by `replica_id`."""
-    tail = replica.rpartition("-")[2]
-    return int(tail) if tail.isdigit() else -1
+def order_of(replica: ReplicaId) -> tuple[int, int]:
+    """Return (EPOCH, N), by which replicas of one model are ordered; (0, 0) for an id that was not made by `replica_id`."""
+    *_, epoch, number = ["", "", *replica.split("-")]
+    return (int(epoch), int(number)) if epoch.isdigit() and number.isdigit() else (0, 0)
 
 
 def short(revision: Revision) -> str:

@@ -59,8 +59,8 @@ def run_demo(listen: str, *, once: bool) -> None:
         if once:
             _say("done", "everything that was started is stopped now")
             return
-        _next_steps(base, root, directory)
         try:
+            _next_steps(base, root, directory)
             while server_process.poll() is None and agent_process.poll() is None:
                 time.sleep(0.3)
         except KeyboardInterrupt:

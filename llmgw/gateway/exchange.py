@@ -43,11 +43,6 @@ SHUTTING_DOWN = Fault(503, "shutting_down", "This gateway is shutting down.", re
 class ClientSide(Protocol):
     """What an exchange asks of the connection that its request came by."""
 
-    @property
-    def paused(self) -> bool:
-        """Whether the client does not keep up with what was written."""
-        ...
-
     def write(self, data: bytes) -> None:
         """Send bytes to the client."""
         ...
@@ -175,8 +170,6 @@ class Exchange:
             self._keep_alive = self._keep_alive and self._chunked
         if self._plane.stopping:
             self._keep_alive = False
-        if self._client.paused:
-            self.pause()
         return response_to_client(head, self._request, framing, self._keep_alive)
 
     def _lacks_last_word(self) -> bool:
@@ -215,12 +208,12 @@ class Exchange:
         connection.send(self, request_to_engine(self._request, connection.host, len(body)), body)
 
     def _refuse(self, refusal: Refusal) -> None:
-        fault = Fault(refusal.status, refusal.code, refusal.message, None, refusal.retry_after)
-        if refusal.code == "model_not_found":
-            fault = Fault(refusal.status, refusal.code, refusal.message, "model")
-        elif self._tried:
+        if self._tried:
             message = f"None of the {len(self._tried)} replicas of the model `{self._call.model}` could be reached."
             fault = Fault(503, "upstream_unreachable", message, None, refusal.retry_after or 1)
+        else:
+            param = "model" if refusal.status == 404 else None
+            fault = Fault(refusal.status, refusal.code, refusal.message, param, refusal.retry_after)
         self._answer(fault)
 
     def _answer(self, fault: Fault, keep_alive: bool = True) -> None:

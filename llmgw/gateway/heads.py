@@ -11,7 +11,7 @@ from typing import Literal
 
 REQUEST_ID = b"x-request-id"
 REQUEST_ID_LIMIT = 128
-"""Bytes; a longer id from a client is replaced."""
+"""Bytes; a longer id from a client is replaced, as is one that is not ASCII."""
 
 FORWARDED = frozenset({b"content-type", b"accept", b"traceparent", b"tracestate"})
 """Request headers that an engine gets as they came; the request id goes too, made where it is absent."""

@@ -5,9 +5,9 @@ came ahead of their turn wait in a queue; once a client has sent much ahead, its
 Otherwise the socket is always read, even while nothing is expected, because that is how a client's going away is
 noticed in time to spare the engine its work. A client that closes its sending side has gone away.
 
-A request is read whole before anything is decided: the model's name may be its last key. After a fault the rest of
-what the client sends is thrown away for a moment before the connection closes, because closing with unread bytes makes
-the kernel send a reset, which can overtake the answer that says what was wrong.
+A request is read whole before anything is decided: the model's name may be its last key. After the last response what
+the client still sends is thrown away for a moment before the connection closes, because closing with unread bytes makes
+the kernel send a reset, which can overtake the answer.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from llmgw.gateway.reader import RequestReader
 AHEAD_LIMIT = 64 << 10
 """Bytes that a client may send ahead of its turn before its socket is left unread."""
 LINGER = 2.0
-"""Seconds in which a client may still send what nobody reads, after a fault."""
+"""Seconds in which a client may still send what nobody reads, after the last response."""
 
 
 class Clients:
@@ -79,11 +79,7 @@ class ClientConnection(asyncio.Protocol):
         self._throttled = False
         self._linger: asyncio.TimerHandle | None = None
         self._paused = False
-
-    @property
-    def paused(self) -> bool:
         """Whether the client does not keep up with what was written."""
-        return self._paused
 
     # What the event loop calls
 
@@ -107,9 +103,10 @@ class ClientConnection(asyncio.Protocol):
         """Parse, and answer what became complete if it is its turn."""
         if self._closing:
             return
+        early = self._exchange is not None or bool(self._reader.ready)
         self._reader.feed(data)
-        if self._exchange is None:
-            self._advance()
+        self._advance()
+        if not early:
             return
         self._ahead += len(data)
         if self._ahead > AHEAD_LIMIT and self._transport is not None:
@@ -127,6 +124,8 @@ class ClientConnection(asyncio.Protocol):
         self._paused = False
         if self._exchange is not None:
             self._exchange.resume()
+        else:
+            self._catch_up()
 
     # What the exchange and the gateway call
 
@@ -139,14 +138,13 @@ class ClientConnection(asyncio.Protocol):
         """Go on with the next request, or close after what was written."""
         self._exchange = None
         self._plane.requests += 1
-        if not reusable or self._plane.stopping:
+        if not reusable:
+            self._close_lingering()
+            return
+        if self._plane.stopping:
             self._close()
             return
-        self._ahead = 0
-        if self._throttled and self._transport is not None:
-            self._throttled = False
-            self._transport.resume_reading()
-        self._advance()
+        self._catch_up()
 
     def close_if_idle(self) -> None:
         """Close unless a request is being answered; one that is only half received has not begun."""
@@ -166,14 +164,26 @@ class ClientConnection(asyncio.Protocol):
 
     # Inside
 
+    def _catch_up(self) -> None:
+        """Go on with what waits; read on once nothing does."""
+        self._advance()
+        if not self._reader.ready:
+            self._ahead = 0
+            if self._throttled and self._transport is not None:
+                self._throttled = False
+                self._transport.resume_reading()
+
     def _advance(self) -> None:
-        """Serve the requests whose turn it is. An exchange may be over at once and call back here: hence the flag."""
+        """Serve the requests whose turn it is, unless the client leaves its last answers unread.
+
+        An exchange may be over at once and call back here: hence the flag.
+        """
         if self._advancing:
             return
         self._advancing = True
         ready = self._reader.ready
         try:
-            while ready and self._exchange is None and not self._closing:
+            while ready and self._exchange is None and not self._paused and not self._closing:
                 self._serve(ready.popleft())
         finally:
             self._advancing = False
@@ -200,7 +210,7 @@ class ClientConnection(asyncio.Protocol):
         keep_alive = request.keep_alive and not self._plane.stopping
         self.write(render(answer, request, keep_alive))
         if not keep_alive:
-            self._close()
+            self._close_lingering()
 
     def _close(self) -> None:
         self._closing = True
@@ -209,7 +219,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _close_lingering(self) -> None:
         self._closing = True
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
+            if self._throttled:
+                self._transport.resume_reading()
             self._transport.write_eof()
             self._linger = asyncio.get_running_loop().call_later(LINGER, self._transport.abort)
 

@@ -21,6 +21,7 @@ BODY_LIMIT = 64 << 20
 
 HEAD_TOO_LARGE = Fault(431, "headers_too_large", f"The request's head is above the limit of {HEAD_LIMIT >> 10} KiB.")
 BODY_TOO_LARGE = Fault(413, "request_too_large", f"The request's body is above the limit of {BODY_LIMIT >> 20} MiB.")
+OTHER_VERSION = Fault(505, "http_version", "This gateway speaks HTTP/1.1.")
 NO_TUNNELS = Fault(405, "method_not_allowed", "This gateway opens no tunnels.")
 
 
@@ -51,6 +52,7 @@ class RequestReader:
         self._forwarded: list[bytes] = []
         self._noted: dict[bytes, bytes] = {}
         self._head_size = 0
+        self._http11 = True
         self._body: list[bytes] = []
         self._body_size = 0
 
@@ -130,6 +132,10 @@ class RequestReader:
         """Check what the head alone can tell."""
         self._in_head = False
         self._unparsed = 0
+        version = self._parser.get_http_version()
+        if version not in {"1.1", "1.0"}:
+            raise Refused(OTHER_VERSION)
+        self._http11 = version == "1.1"
         if self._head_size + len(self._url) > HEAD_LIMIT:
             raise Refused(HEAD_TOO_LARGE)
         if self._parser.should_upgrade():
@@ -159,7 +165,7 @@ class RequestReader:
         self.awaits_continue = False
         noted, body = self._noted, self._body
         request_id = noted.get(REQUEST_ID, b"")
-        if not 0 < len(request_id) <= REQUEST_ID_LIMIT:
+        if not (0 < len(request_id) <= REQUEST_ID_LIMIT and request_id.isascii()):
             request_id = self._new_request_id()
         request = Incoming(
             method=self._parser.get_method(),
@@ -168,7 +174,7 @@ class RequestReader:
             request_id=request_id,
             origin=noted.get(b"origin"),
             asked_headers=noted.get(b"access-control-request-headers"),
-            http11=self._parser.get_http_version() == "1.1",
+            http11=self._http11,
             keep_alive=self._parser.should_keep_alive(),
             body=body[0] if len(body) == 1 else b"".join(body),
         )

@@ -21,6 +21,8 @@ from llmgw.gateway.heads import Header, ResponseHead, read_response_head
 IDLE_LIMIT = 4.0
 """Seconds."""
 SWEEP_INTERVAL = 1.0
+JOINED = 16 << 10
+"""Bytes of a body below which copying it behind its head costs less than a gathering write."""
 
 
 class ResponseSink(Protocol):
@@ -93,7 +95,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = sink
         self.answered = self._complete = False
         self._head = None
-        self.transport.writelines((head, body))
+        if len(body) < JOINED:
+            self.transport.write(head + body)
+        else:
+            self.transport.writelines((head, body))
 
     def pause(self) -> None:
         """Stop reading until `resume`: the client does not keep up."""
@@ -222,19 +227,15 @@ class UpstreamPool:
         return None
 
     async def connect(self, address: Address, timeout: float) -> UpstreamConnection:
-        """Return a new connection. Raises OSError, TimeoutError. Leaves nothing open when it is cancelled."""
+        """Return a new connection. Raises OSError, TimeoutError. Cancelled, it leaves nothing open: the loops see to it."""
         connection = UpstreamConnection(self, address)
         loop = asyncio.get_running_loop()
-        try:
-            async with asyncio.timeout(timeout):
-                match address:
-                    case TcpAddress():
-                        await loop.create_connection(lambda: connection, address.host, address.port)
-                    case UnixAddress():
-                        await loop.create_unix_connection(lambda: connection, address.path)
-        except asyncio.CancelledError:
-            connection.discard()
-            raise
+        async with asyncio.timeout(timeout):
+            match address:
+                case TcpAddress():
+                    await loop.create_connection(lambda: connection, address.host, address.port)
+                case UnixAddress():
+                    await loop.create_unix_connection(lambda: connection, address.path)
         if connection.transport is None or connection.transport.is_closing():
             raise ConnectionResetError("the engine closed the connection as soon as it was open")
         return connection
@@ -244,7 +245,6 @@ class UpstreamPool:
         if self._closed:
             connection.discard()
             return
-        connection.resume()
         connection.idle_since = self._clock.now()
         self._idle.setdefault(connection.address, deque()).append(connection)
         if self._timer is None:

@@ -7,9 +7,9 @@ carried out, and that is an alarm.
 from collections import Counter
 
 from llmgw.base.ids import NodeName, ShardId
-from llmgw.fleet.report import Phase, ShardReport
+from llmgw.fleet.report import SERVING, Phase, ShardReport
 from llmgw.fleet.usage import is_quiet
-from llmgw.fleet.view import NeverSeen, report_of
+from llmgw.fleet.view import NeverSeen, report_of, routes_of
 from llmgw.plan.result import Plan
 from llmgw.plan.snapshot import Snapshot
 
@@ -24,7 +24,7 @@ def check(plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
         *_ignorance(plan, snapshot),
         *_stops(plan, snapshot),
         *_last_serving(plan, snapshot),
-        *_table(plan),
+        *_table(plan, snapshot),
         *_generations(plan, snapshot),
     )
 
@@ -41,12 +41,14 @@ def _claims(plan: Plan) -> list[str]:
 
 
 def _counts(plan: Plan, snapshot: Snapshot) -> list[str]:
-    """Rule 1: no more replicas than wanted plus surge."""
+    """Rule 1: nothing is started beyond what is wanted plus surge. More may be found than that: nodes come back."""
+    held = {shard for node in snapshot.nodes for shard in _held(snapshot, node)}
+    started = {one.spec.model for order in plan.orders.values() for one in order.shards if one.spec.shard not in held}
     counts = Counter(one.spec.model for order in plan.orders.values() for one in order.shards if not one.draining)
     return [
         f"{count} replicas of {name} would run, {model.replicas} are wanted"
         for name, model in snapshot.catalog.models.items()
-        if (count := counts[name]) > model.replicas + SURGE_ALLOWED
+        if (count := counts[name]) > model.replicas + SURGE_ALLOWED and name in started
     ]
 
 
@@ -101,19 +103,30 @@ def _has_process(report: ShardReport) -> bool:
 def _last_serving(plan: Plan, snapshot: Snapshot) -> list[str]:
     """Rule 4: the last published replica of a wanted model stays, while it is ready and can be reached."""
     ordered = {one.spec.replica: one for order in plan.orders.values() for one in order.shards}
+    serving = {
+        one.spec.replica
+        for view in snapshot.nodes.values()
+        if (report := report_of(view)) is not None
+        for one in report.shards
+        if one.phase in SERVING and one.spec.shard in routes_of(view)
+    }
     broken = []
     for name, model in snapshot.catalog.models.items():
         before = [endpoint for endpoint in snapshot.previous.table.endpoints if endpoint.model == name]
         after = [endpoint for endpoint in plan.table.endpoints if endpoint.model == name]
-        drained = [one for one in before if one.id in ordered and ordered[one.id].draining]
+        drained = [one for one in before if one.id in serving and one.id in ordered and ordered[one.id].draining]
         if model.replicas > 0 and before and not after and drained:
             broken.append(f"the last serving replica of {name} ({drained[0].id}) would be drained")
     return broken
 
 
-def _table(plan: Plan) -> list[str]:
-    """Rule 3: nothing that drains or is not ordered is published."""
+def _table(plan: Plan, snapshot: Snapshot) -> list[str]:
+    """Rule 3: nothing that drains or is not wanted is published; a node without an order is taken at its word."""
     running = {one.spec.replica for order in plan.orders.values() for one in order.shards if not one.draining}
+    for node, view in snapshot.nodes.items():
+        report = report_of(view)
+        if node not in plan.orders and report is not None:
+            running |= {one.spec.replica for one in report.shards if not one.draining}
     return [f"{one.id} is published and is not meant to run" for one in plan.table.endpoints if one.id not in running]
 
 

@@ -15,7 +15,7 @@ Nothing is decided about replicas nobody has told us of: see `Snapshot.unheard`.
 
 from dataclasses import replace
 
-from llmgw.base.ids import Generation, ModelName, NodeName, ReplicaId, ordinal_of, replica_id
+from llmgw.base.ids import Generation, ModelName, NodeName, ReplicaId, order_of, replica_id
 from llmgw.base.time import Instant, age
 from llmgw.engines.adapter import ENGINES
 from llmgw.engines.placed import Placed
@@ -26,7 +26,7 @@ from llmgw.fleet.usage import Active, Idle, Unknown, is_quiet
 from llmgw.fleet.view import Reporting, report_of
 from llmgw.plan.placement import NoPlace, free_port, place
 from llmgw.plan.publish import table_of
-from llmgw.plan.replicas import Replica, existing, free_ordinal
+from llmgw.plan.replicas import Replica, existing, free_number
 from llmgw.plan.result import Action, Hold, Plan, Verb
 from llmgw.plan.snapshot import Snapshot
 from llmgw.spec.model import Model
@@ -72,13 +72,15 @@ class _Work:
             if one.draining and not one.leaving
         }
         self.unheard = snapshot.unheard()
+        self.crowded: set[str] = set()
+        """Models that could start no replica because others of theirs are in the way."""
 
     def of(self, model: Model) -> tuple[list[Replica], list[Replica]]:
         """Return the model's (current, outdated) replicas, in order of id, without those on their way out."""
         hashes = {self.catalog.hash_of(model, profile) for profile in model.profiles}
         current: list[Replica] = []
         outdated: list[Replica] = []
-        for one in sorted(self.replicas, key=lambda one: ordinal_of(one.id)):
+        for one in sorted(self.replicas, key=lambda one: order_of(one.id)):
             if one.model != model.name or one.draining or one.leaving:
                 continue
             node = self.catalog.nodes.get(one.node)
@@ -115,13 +117,15 @@ class _Work:
         running = [one for one in self.replicas if one.model == model.name and not one.leaving]
         if outdated and len(running) >= model.replicas + SURGE:
             self._hold(subject, "roll over", self._progress(current, running))
+            self.crowded.add(model.name)
             return
         where = place(model, self.catalog, self.nodes, self.replicas)
         if isinstance(where, NoPlace):
+            self.crowded.add(model.name)
             if not self._make_room(model, current, outdated):
                 self._hold(subject, f"start replica {wanted} of {model.replicas}", f"room: {where}")
             return
-        spec = self._spec(model, where.profile, replica_id(ModelName(model.name), self._ordinal(model)), where.port)
+        spec = self._spec(model, where.profile, replica_id(ModelName(model.name), self.snapshot.epoch, self._number(model)), where.port)
         new = Replica(where.node, spec, None, None, node_answers=True, draining=False, leaving=False)
         self.replicas.append(new)
         why = (
@@ -136,7 +140,7 @@ class _Work:
         current, outdated = self.of(model)
         for one in outdated:
             others = [other for other in current + outdated if other is not one and other.serves and not other.draining]
-            if not one.serves and (one.phase is not Phase.STARTING or current):
+            if not one.serves and self._is_hopeless(one, model, bool(others)):
                 self._drain(one, "it is outdated and does not serve")
                 outdated = [other for other in outdated if other is not one]
             elif len(others) >= model.replicas:
@@ -146,7 +150,8 @@ class _Work:
                 self._hold(
                     f"replica/{one.id}", "drain (outdated)", f"{model.replicas - len(others)} more to serve first"
                 )
-        surplus = sorted(current, key=lambda one: (one.serves, one.has_process, -ordinal_of(one.id)))
+        newest_first = sorted(current, key=lambda one: order_of(one.id), reverse=True)
+        surplus = sorted(newest_first, key=lambda one: (one.serves, one.has_process))
         for one in surplus[: max(0, len(current) - model.replicas)]:
             self._drain(one, f"{model.replicas} wanted, {len(current)} there")
 
@@ -228,9 +233,13 @@ class _Work:
         node = self.catalog.nodes.get(name)
         before = self.snapshot.previous.orders.get(name)
         weights_dir = node.weights_dir if node else (before.weights_dir if before else None)
-        if before is not None and (before.shards, before.weights_dir) == (shards, weights_dir):
+        report = report_of(self.nodes[name])
+        # a node that left the catalog and came back has obeyed generations of this epoch that were forgotten here
+        obeyed = report.generation if report and report.epoch == self.snapshot.epoch else 0
+        same = before is not None and (before.shards, before.weights_dir) == (shards, weights_dir)
+        if before is not None and same and obeyed <= before.generation:
             return before
-        generation = Generation(before.generation + 1 if before else 1)
+        generation = Generation(max(before.generation if before else 0, obeyed) + 1)
         return NodeOrder(name, self.snapshot.epoch, generation, shards, weights_dir, self.snapshot.cause)
 
     def _refreshed(self, one: Replica) -> ShardSpec:
@@ -250,8 +259,8 @@ class _Work:
         backoff = self.catalog.cluster.control.backoff
         return ENGINES[profile.engine].shards(Placed(replica, model, profile, definition, hashed, port, backoff))[0]
 
-    def _ordinal(self, model: Model) -> int:
-        return free_ordinal(ModelName(model.name), self.replicas + self.stopped)
+    def _number(self, model: Model) -> int:
+        return free_number(ModelName(model.name), self.snapshot.epoch, self.replicas + self.stopped)
 
     def _make_room(self, model: Model, current: list[Replica], outdated: list[Replica]) -> bool:
         """Let one outdated replica give way where there is no room to surge, if another keeps serving."""
@@ -261,6 +270,14 @@ class _Work:
             return False
         self._drain(victim, "it is outdated, there is no room for one more, and others serve meanwhile")
         return True
+
+    def _is_hopeless(self, one: Replica, model: Model, others_serve: bool) -> bool:
+        """Whether an outdated replica that does not serve is of no more use.
+
+        While nothing else serves, one that may come back (its engine crashed, its node does not answer) is kept: a new
+        revision may turn out not to start. It gives way to a replacement that could not start beside it.
+        """
+        return others_serve or one.phase is Phase.FAILED or model.name in self.crowded or model.replicas == 0
 
     def _progress(self, current: list[Replica], running: list[Replica]) -> str:
         new = next((one for one in current if not one.serves), None)

@@ -17,13 +17,13 @@ RETRY_UNKNOWN = 10
 def table_of(snapshot: Snapshot, replicas: list[Replica]) -> tuple[EndpointTable, list[Endpoint], list[Endpoint]]:
     """Return (table, published, withdrawn), the latter two against the previous table.
 
-    A table with the same contents keeps its version, and publishing it is skipped.
+    A replica whose drain was just called off is in it at once, although its node still reports it as draining. A table with the same contents keeps its version, and publishing it is skipped.
     """
     before = snapshot.previous.table
     endpoints = tuple(
         Endpoint(one.id, one.model, one.address, one.spec.served_name)
         for one in sorted(replicas, key=lambda one: one.id)
-        if one.address is not None and one.phase is Phase.READY and not one.draining and not one.leaving
+        if one.address is not None and one.serves and not one.draining and not one.leaving
     )
     models = tuple(
         RoutedModel(name, tuple(model.aliases), model.replicas, _retry_after(snapshot, name, model, replicas))

@@ -7,7 +7,7 @@ the order leaves out is on its way out; it still claims its port and its place u
 
 from dataclasses import dataclass
 
-from llmgw.base.ids import ModelName, NodeName, ReplicaId, ordinal_of
+from llmgw.base.ids import Epoch, ModelName, NodeName, ReplicaId, replica_id
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.report import SERVING, Phase, ShardReport
 from llmgw.fleet.table import Address
@@ -52,8 +52,8 @@ class Replica:
 
     @property
     def has_process(self) -> bool:
-        """Whether an engine process may exist for it."""
-        return self.phase not in (Phase.WAITING, Phase.BACKOFF, Phase.FAILED)
+        """Whether an engine process may exist for it; it may, if its node has not spoken of it yet."""
+        return self.report is None or self.phase not in (Phase.WAITING, Phase.BACKOFF, Phase.FAILED)
 
 
 def existing(snapshot: Snapshot) -> list[Replica]:
@@ -86,7 +86,7 @@ def _on_node(snapshot: Snapshot, node: NodeName, view: NodeView) -> list[Replica
     return found
 
 
-def free_ordinal(model: ModelName, replicas: list[Replica]) -> int:
-    """Return the smallest N that no existing replica of the model has."""
-    taken = {ordinal_of(replica.id) for replica in replicas if replica.model == model}
-    return next(n for n in range(len(taken) + 1) if n not in taken)
+def free_number(model: ModelName, epoch: Epoch, replicas: list[Replica]) -> int:
+    """Return the smallest N with which no existing replica of the model is named in this epoch."""
+    taken = {replica.id for replica in replicas}
+    return next(n for n in range(len(taken) + 1) if replica_id(model, epoch, n) not in taken)

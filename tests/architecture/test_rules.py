@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from llmgw.catalog.compile import Accepted, compile_tree
 from llmgw.adapters.dir_source import read_directory
+from llmgw.catalog.compile import Accepted, compile_tree
 from llmgw.catalog.source import SourceTree
 from llmgw.spec.common import impact_of
 from llmgw.spec.kinds import KINDS
@@ -110,5 +110,7 @@ def test_the_readme_names_tests_that_exist() -> None:
 
 def test_the_readme_names_every_package() -> None:
     text = (ROOT / "README.md").read_text()
-    for package in sorted(path.name for path in (ROOT / "llmgw").iterdir() if path.is_dir() and path.name[0] not in "_."):
+    for package in sorted(
+        path.name for path in (ROOT / "llmgw").iterdir() if path.is_dir() and path.name[0] not in "_."
+    ):
         assert f"`{package}`" in text, package

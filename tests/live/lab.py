@@ -44,7 +44,9 @@ local: true
 """
 
 
-def model_yaml(name: str, *, replicas: int = 1, aliases: str = "[]", extra: str = "", weights: str = "tiny.gguf") -> str:
+def model_yaml(
+    name: str, *, replicas: int = 1, aliases: str = "[]", extra: str = "", weights: str = "tiny.gguf"
+) -> str:
     """Return a model that real llama.cpp serves."""
     return f"""\
 apiVersion: llmgw/v1
@@ -154,14 +156,27 @@ class Lab:
 
     def start_server(self, *arguments: str) -> subprocess.Popen[bytes]:
         process = self.spawn(
-            "server", str(self.cluster), "--listen", f"127.0.0.1:{self.port}", "--drain", "5", *arguments, log="server.log"
+            "server",
+            str(self.cluster),
+            "--listen",
+            f"127.0.0.1:{self.port}",
+            "--drain",
+            "5",
+            *arguments,
+            log="server.log",
         )
         self.until(self.answers, "the server to answer", process)
         return process
 
     def start_agent(self, *arguments: str) -> subprocess.Popen[bytes]:
         process = self.spawn(
-            "agent", "--state-dir", str(self.root / "ag"), "--weights-dir", str(self.weights), *arguments, log="agent.log"
+            "agent",
+            "--state-dir",
+            str(self.root / "ag"),
+            "--weights-dir",
+            str(self.weights),
+            *arguments,
+            log="agent.log",
         )
         self.until((self.root / "a.sock").is_socket, "the agent to listen", process)
         return process
@@ -177,7 +192,9 @@ class Lab:
         return done.returncode, json.loads(done.stdout) if done.stdout else {"error": done.stderr}
 
     def client(self, **options: Any) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"http://127.0.0.1:{self.port}/v1", api_key="x", max_retries=0, timeout=30, **options)
+        return openai.OpenAI(
+            base_url=f"http://127.0.0.1:{self.port}/v1", api_key="x", max_retries=0, timeout=30, **options
+        )
 
     def ask(self, model: str, text: str = "hi", **options: Any) -> str:
         with self.client() as client:
@@ -231,7 +248,9 @@ class Lab:
             if process is not None and process.poll() is not None:
                 break
             time.sleep(0.02)
-        logs = "\n".join(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in self.root.glob("*.log"))
+        logs = "\n".join(
+            f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}" for path in self.root.glob("*.log")
+        )
         shown = json.dumps(self.status(), indent=1) if self.answers() else "no server"
         raise AssertionError(f"waited in vain for {what}\n{shown}\n{logs}")
 

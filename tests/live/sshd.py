@@ -42,7 +42,9 @@ class Sshd:
             f"AuthorizedKeysFile {self.authorized}\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
             "PermitRootLogin prohibit-password\nAllowStreamLocalForwarding yes\nAllowTcpForwarding yes\nLogLevel VERBOSE\n"
         )
-        Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # its privilege separation directory, made by the init script
+        Path("/run/sshd").mkdir(
+            mode=0o755, exist_ok=True
+        )  # its privilege separation directory, made by the init script
         with (self.lab.root / "sshd.log").open("ab") as log:
             process = subprocess.Popen([self.binary, "-D", "-e", "-f", str(config)], stdout=log, stderr=log)
         self.lab.processes.append(process)

@@ -62,7 +62,13 @@ def test_a_port_in_use(lab: Lab) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", lab.port))
         holder.listen()
-        _refused(lab, _server(lab, str(lab.cluster)), f"cannot listen on 127.0.0.1:{lab.port}", f"pid {os.getpid()}", "--listen")
+        _refused(
+            lab,
+            _server(lab, str(lab.cluster)),
+            f"cannot listen on 127.0.0.1:{lab.port}",
+            f"pid {os.getpid()}",
+            "--listen",
+        )
 
 
 def test_a_port_that_another_server_of_ours_uses(lab: Lab) -> None:
@@ -103,7 +109,9 @@ def test_no_permission_to_write(lab: Lab, command: str) -> None:
     closed = lab.root / "closed"
     closed.mkdir(mode=0o555)
     if command == "server":
-        done = _without_rights(lab, "server", str(lab.cluster), "--state-dir", str(closed / "s"), "--log-level", "error")
+        done = _without_rights(
+            lab, "server", str(lab.cluster), "--state-dir", str(closed / "s"), "--log-level", "error"
+        )
     else:
         done = _without_rights(lab, "agent", "--state-dir", str(closed / "a"), "--socket", str(closed / "a.sock"))
     _refused(lab, done, "cannot write", "--state-dir")

@@ -58,7 +58,7 @@ def test_two_replicas_have_ports_of_their_own_and_both_are_asked(lab: Lab) -> No
     lab.commit()
     lab.until(lambda: lab.ready("m", 2), "two replicas")
     assert len({one["port"] for one in lab.replicas("m")}) == 2
-    assert lab.pids()["m-0"] == first["m-0"]
+    assert lab.pids()["m-1-0"] == first["m-1-0"]
     answers = {lab.ask("m") for _ in range(20)}
     assert len(answers) == 2, answers  # the fake engine's answer names its process
 
@@ -80,7 +80,9 @@ def test_an_alias_is_answered_without_any_restart(lab: Lab) -> None:
     assert shown["replicas"] == []
     lab.commit()
     with lab.client() as client:
-        lab.until(lambda: {one.id for one in client.models.list()} == {"m", "gpt-4", "default"}, "the alias to be listed")
+        lab.until(
+            lambda: {one.id for one in client.models.list()} == {"m", "gpt-4", "default"}, "the alias to be listed"
+        )
     assert isinstance(lab.ask("gpt-4"), str)
     assert lab.pids() == before
 
@@ -151,7 +153,7 @@ def test_a_deleted_model_is_withdrawn_then_drained_then_stopped(lab: Lab) -> Non
     lab.start_agent()
     lab.start_server()
     lab.until(lambda: lab.ready("gone") and lab.ready("keep"), "both models")
-    pid = lab.pids()["gone-0"]
+    pid = lab.pids()["gone-1-0"]
     stream = Stream(lab, "gone")
     (lab.cluster / "models/gone.yaml").unlink()
     code, shown = lab.plan()
@@ -168,7 +170,7 @@ def test_a_deleted_model_is_withdrawn_then_drained_then_stopped(lab: Lab) -> Non
 
     lab.until(refused, "new requests to be refused")
     assert alive(pid), "the engine must live while its stream runs"
-    assert "gone-0" in lab.llmgw("status").stdout
+    assert "gone-1-0" in lab.llmgw("status").stdout
     stream.end()
     assert (stream.error, stream.finish) == (None, "stop")
     assert len(stream.chunks) >= 30
@@ -184,7 +186,7 @@ def test_a_killed_engine_comes_back_and_says_why(lab: Lab) -> None:
     lab.start_agent()
     lab.start_server()
     lab.until(lambda: lab.ready("m"), "the model")
-    pid = lab.pids()["m-0"]
+    pid = lab.pids()["m-1-0"]
     os.kill(pid, signal.SIGKILL)
     refusals: list[openai.APIStatusError] = []
 
@@ -198,16 +200,16 @@ def test_a_killed_engine_comes_back_and_says_why(lab: Lab) -> None:
     lab.until(refused, "a refusal while the engine is down")
     assert refusals[0].status_code == 503
     assert int(refusals[0].response.headers["retry-after"]) >= 1
-    lab.until(lambda: lab.ready("m") and lab.pids()["m-0"] not in (pid, None), "another process")
+    lab.until(lambda: lab.ready("m") and lab.pids()["m-1-0"] not in (pid, None), "another process")
     assert isinstance(lab.ask("m"), str)
     row = lab.replicas("m")[0]
     assert (row["attempt"], row["last_end"]["attempt"], row["last_end"]["code"]) == (2, 1, "killed")
     shown = lab.llmgw("status").stdout
     assert "attempt 1 killed by SIGKILL" in shown
-    first = json.loads(lab.llmgw("logs", "m-0", "--attempt", "1", "--json").stdout)
+    first = json.loads(lab.llmgw("logs", "m-1-0", "--attempt", "1", "--json").stdout)
     assert (first["attempt"], first["attempts"]) == (1, [1, 2])
     assert any("--alias m" in line for line in first["lines"])
-    missing = lab.llmgw("logs", "m-0", "--attempt", "9")
+    missing = lab.llmgw("logs", "m-1-0", "--attempt", "9")
     assert missing.returncode == 1
     assert "kept: 1, 2" in missing.stderr
 
@@ -255,7 +257,7 @@ def test_a_killed_agent_is_replaced_and_adopts_its_engine(lab: Lab) -> None:
     agent = lab.start_agent()
     lab.start_server()
     lab.until(lambda: lab.ready("m"), "the model")
-    pid = lab.pids()["m-0"]
+    pid = lab.pids()["m-1-0"]
     agent.kill()
     agent.wait()
     lab.until(lambda: lab.node()["state"] == "unreachable", "the loss to be noticed")
@@ -268,7 +270,7 @@ def test_a_killed_agent_is_replaced_and_adopts_its_engine(lab: Lab) -> None:
     assert isinstance(lab.ask("m"), str)
     assert lab.plan()[0] == 0
     os.kill(pid, signal.SIGKILL)
-    lab.until(lambda: lab.ready("m") and lab.pids()["m-0"] != pid, "an adopted engine's end to be noticed")
+    lab.until(lambda: lab.ready("m") and lab.pids()["m-1-0"] != pid, "an adopted engine's end to be noticed")
 
 
 def test_an_agent_that_stops_leaves_its_engines_and_an_ephemeral_one_does_not(lab: Lab) -> None:
@@ -277,12 +279,12 @@ def test_an_agent_that_stops_leaves_its_engines_and_an_ephemeral_one_does_not(la
     agent = lab.start_agent()
     lab.start_server()
     lab.until(lambda: lab.ready("m"), "the model")
-    pid = lab.pids()["m-0"]
+    pid = lab.pids()["m-1-0"]
     agent.terminate()
     assert agent.wait(10) == 0
     assert alive(pid)
     agent = lab.start_agent("--ephemeral")
-    lab.until(lambda: lab.ready("m") and lab.pids()["m-0"] == pid, "the engine to be adopted")
+    lab.until(lambda: lab.ready("m") and lab.pids()["m-1-0"] == pid, "the engine to be adopted")
     agent.terminate()
     assert agent.wait(20) == 0
     assert not alive(pid)
