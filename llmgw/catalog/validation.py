@@ -38,6 +38,13 @@ from llmgw.spec.common import (
     LABEL_PATTERN,
     NAME_PATTERN,
     AbsolutePath,
+    Cron,
+    Glob,
+    HttpUrl,
+    Instant,
+    Repository,
+    SecretName,
+    Sha256,
     SpecModel,
 )
 from llmgw.spec.node import HostKey
@@ -76,6 +83,22 @@ _PATTERNS: Mapping[str, tuple[str, str]] = {
     LABEL_PATTERN: ("a label", f"use up to 63 letters, digits, `.`, `_`, `/`, `-`, {_ENDS}"),
     ENV_PATTERN: ("the name of an environment variable", "use letters, digits and `_`, no digit first"),
     _pattern(AbsolutePath): ("an absolute path", "start it with `/`"),
+    _pattern(HttpUrl): (
+        "a URL",
+        "write http://HOST or https://HOST; a user or a password in it would be a secret in git",
+    ),
+    _pattern(Sha256): (
+        "a SHA-256 digest",
+        "write its 64 hexadecimal digits in lower case, as `sha256sum FILE` prints them",
+    ),
+    _pattern(Glob): ("a pattern of names", "use letters, digits, `.`, `_`, `:`, `/`, `@`, `-`, and `*` for any text"),
+    _pattern(Instant): ("a moment", "write it in UTC, as in 2026-12-24T18:00Z"),
+    _pattern(Repository): ("a repository", "write ORG/NAME, as the hub does"),
+    _pattern(Cron): ("a cron expression", "write minute, hour, day, month and weekday, as in `0 8 * * 1-5`"),
+    _pattern(SecretName): (
+        "the name of a secret",
+        "use capital letters, digits and `_`, a letter first, as in HF_TOKEN",
+    ),
     _pattern(HostKey): (
         "a public host key",
         "write `TYPE BASE64`, as `ssh-keyscan HOST` prints it after the host's name",
@@ -104,9 +127,10 @@ def validate(document: Document, model: type[SpecModel]) -> tuple[SpecModel | No
 def _tell(document: Document, model: type[SpecModel], error: ValidationError) -> list[Problem]:
     direct: dict[tuple[int, int, str], Problem] = {}
     aliased: dict[str, Problem] = {}
-    for details in error.errors(include_url=False):
-        path, in_key = _locate(document, details)
-        if _said_already(document, path, details):
+    located = [(*_locate(document, details), details) for details in error.errors(include_url=False)]
+    texts = {path for path, _, details in located if details["type"] == "string_type"}
+    for path, in_key, details in located:
+        if _said_already(document, path, details) or _is_other_branch(path, details, texts):
             continue
         problem = _problem(document, model, details, path, in_key=in_key)
         if document.is_aliased(path):
@@ -115,6 +139,16 @@ def _tell(document: Document, model: type[SpecModel], error: ValidationError) ->
             direct.setdefault((problem.line, problem.column, problem.message), problem)
     said = {problem.message for problem in direct.values()}
     return [*direct.values(), *(problem for message, problem in aliased.items() if message not in said)]
+
+
+def _is_other_branch(path: Path, details: ErrorDetails, texts: set[Path]) -> bool:
+    """Whether an error is about the half of "a text, or a mapping" that was plainly not meant.
+
+    Pydantic tries both and reports both: a mapping with a slip in it as no text, and a number as no mapping.
+    """
+    if details["type"] in ("model_type", "model_attributes_type"):
+        return path in texts
+    return details["type"] == "string_type" and isinstance(details["input"], dict) and details["loc"][-1] == "str"
 
 
 def _locate(document: Document, details: ErrorDetails) -> tuple[Path, bool]:
@@ -223,7 +257,8 @@ def _mismatch(document: Document, path: Path, details: ErrorDetails, *, in_key: 
     fixed = re.sub(r"[^a-z0-9._-]+", "-", value.lower()).strip("._-")
     if pattern == NAME_PATTERN and fixed != value and re.fullmatch(NAME_PATTERN, fixed):
         rule += f", as in {quoted(fixed)}"
-    message = f"{quoted(value)} is not {what}; {rule}"
+    shown = re.sub(r"//[^/@]*@", "//…@", value)  # whoever reads a log need not learn the password
+    message = f"{quoted(shown)} is not {what}; {rule}"
     if in_key:
         return document.key_problem(path, "wrong-value", message)
     return document.problem(path, "wrong-value", message)

@@ -172,17 +172,21 @@ Instant = Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}T\d{2}:\d
 """A moment in UTC, as in 2026-12-24T18:00Z."""
 
 
+Repository = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")]
+
+Cron = Annotated[str, StringConstraints(pattern=r"^\S+ \S+ \S+ \S+ \S+$")]
+
+SecretName = Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")]
+
+
 class Secret(SpecModel):
     """A reference to a secret. Its value never stands in the cluster directory."""
 
-    secret: Annotated[str, StringConstraints(pattern=r"^[A-Z][A-Z0-9_]*$")] = Field(
+    secret: SecretName = Field(
         description="Name of the secret: the environment variable `LLMGW_SECRET_NAME`, or a file in the secrets directory.",
         json_schema_extra={IMPACT_KEY: "restart"},
     )
 
-
-Value = str | Secret
-"""A text, or a reference to a secret."""
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 

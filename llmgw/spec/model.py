@@ -9,12 +9,14 @@ from llmgw.spec.common import (
     API_VERSION,
     Alias,
     Count,
+    Cron,
     Duration,
     Glob,
     HttpUrl,
     Impact,
     Name,
     Positive,
+    Repository,
     Sha256,
     Share,
     SpecModel,
@@ -44,7 +46,7 @@ class Weights(SpecModel):
         }
     )
 
-    hf: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$")] | None = Field(
+    hf: Repository | None = Field(
         None, description="Repository, as `ORG/NAME`.", json_schema_extra=planned(Impact.REDOWNLOAD)
     )
     revision: Text | None = Field(
@@ -88,7 +90,7 @@ class Weights(SpecModel):
 class Window(SpecModel):
     """Other bounds at certain times."""
 
-    cron: Annotated[str, Field(pattern=r"^\S+ \S+ \S+ \S+ \S+$")] = Field(
+    cron: Cron = Field(
         description="When it begins: minute, hour, day, month, weekday.", json_schema_extra=planned(Impact.LIVE)
     )
     duration: Duration = Field(description="How long it lasts.", json_schema_extra=planned(Impact.LIVE))

@@ -291,7 +291,7 @@ WRONG = {
     ),
     "two profiles": (
         MODEL + "- engine: llamacpp\n",
-        ["5:1 two profiles are called 'default'; give each a name of its own [profiles]"],
+        ["7:3 profile 'default' is already on line 6; give each a name of its own [duplicate-profile]"],
     ),
     "unknown engine": (
         MODEL.replace("llamacpp", "llama.cpp"),
@@ -368,7 +368,7 @@ BETWEEN = {
         {"a": CLUSTER + "engines:\n- name: llamacpp\n- name: llamacpp\n- name: vlm\n"},
         [
             "a.yaml:6:9 engine 'llamacpp' is already given on line 5; merge the two [duplicate-engine]",
-            "a.yaml:7:9 unknown engine 'vlm'; known: llamacpp [unknown-engine]",
+            "a.yaml:7:9 unknown engine 'vlm', did you mean 'vllm'? [unknown-engine]",
         ],
     ),
     "too few ports": (
@@ -383,7 +383,7 @@ BETWEEN = {
     "just enough ports": ({"a": CLUSTER + "control: {ports: [20000, 20002]}\n", "b": MODEL + "replicas: 3\n"}, []),
     "ports the wrong way round": (
         {"a": CLUSTER + "control:\n  ports: [3, 2]\n"},
-        ["a.yaml:5:3 the first port of the range is above the last [ports]"],
+        ["a.yaml:5:10 the range ends at 2, before it begins at 3; write the lower port first [empty-range]"],
     ),
     "no node in the pool": (
         {"a": CLUSTER, "b": MODEL + "  pool: gpu\n"},

@@ -1,0 +1,244 @@
+"""The rules of the whole language between objects: engines, GPUs, references, secrets, and what nothing acts on yet."""
+
+import pytest
+
+from llmgw.base.ids import Revision
+from llmgw.catalog.compile import Accepted, Rejected, compile_tree
+from llmgw.catalog.source import SourceTree
+
+CLUSTER = """\
+apiVersion: llmgw/v1
+kind: Cluster
+name: home
+gpu_classes:
+- {name: h100, match: ["NVIDIA H100*"]}
+router:
+  policies:
+  - {name: sticky, picker: session}
+"""
+NODE = """\
+apiVersion: llmgw/v1
+kind: Node
+name: {name}
+local: true
+fabric: rail
+"""
+MODEL = """\
+apiVersion: llmgw/v1
+kind: Model
+name: m
+weights: {path: /m}
+"""
+GPU = "gpu: {class: h100, count: 4}"
+
+
+def told(model: str = "", cluster: str = CLUSTER, warnings: bool = True, **others: str) -> list[str]:
+    """Return what is said of a directory, but for the warnings that nothing acts on something."""
+    files = {"cluster": cluster, "n1": NODE.replace("{name}", "n1"), "n2": NODE.replace("{name}", "n2"), **others}
+    if model:
+        files["m"] = model
+    tree = SourceTree(Revision("r"), {f"{name}.yaml": text.encode() for name, text in files.items()})
+    outcome = compile_tree(tree)
+    problems = outcome.problems if isinstance(outcome, Rejected) else outcome.warnings
+    return [
+        f"{'' if one.severity == 'error' else 'warning '}{one} [{one.code}]"
+        for one in problems
+        if one.code != "not-acted-on" and (warnings or one.severity == "error")
+    ]
+
+
+def profile(*fields: str, engine: str = "vllm") -> str:
+    return "".join([MODEL, "profiles:\n", f"- engine: {engine}\n", *(f"  {field}\n" for field in fields)])
+
+
+PROFILES: dict[str, tuple[str, list[str]]] = {
+    "vLLM on four cards": (profile(GPU, "tensor_parallel: 4"), []),
+    "two nodes": (profile(GPU, "nodes: 2", "tensor_parallel: 4", "pipeline_parallel: 2"), []),
+    "data parallel": (profile(GPU, "data_parallel: 4"), []),
+    "vLLM without a card": (
+        profile(),
+        [
+            "m.yaml:6:11 vLLM cannot serve without a GPU; add `gpu: {class: …, count: …}` (otherwise a slip would place a "
+            "replica on a machine with no hardware for it) [needs-gpu]"
+        ],
+    ),
+    "SGLang without a card": (
+        profile(engine="sglang"),
+        [
+            "m.yaml:6:11 SGLang cannot serve without a GPU; add `gpu: {class: …, count: …}` (otherwise a slip would place a "
+            "replica on a machine with no hardware for it) [needs-gpu]"
+        ],
+    ),
+    "cards and parallelism": (
+        profile(GPU, "tensor_parallel: 2"),
+        [
+            "m.yaml:8:20 tensor_parallel 2 x pipeline_parallel 1 = 2, but gpu.count 4 x nodes 1 = 4; make the two equal "
+            "[gpus-and-parallelism]"
+        ],
+    ),
+    "cards without parallelism": (
+        profile(GPU),
+        [
+            "m.yaml:7:8 tensor_parallel 1 x pipeline_parallel 1 = 1, but gpu.count 4 x nodes 1 = 4; make the two equal "
+            "[gpus-and-parallelism]"
+        ],
+    ),
+    "an undeclared class": (
+        profile("gpu: {class: h10}"),
+        ["m.yaml:7:16 GPU class 'h10' is not declared, did you mean 'h100'? [unknown-gpu-class]"],
+    ),
+    "llama.cpp over two nodes": (
+        profile("gpu: {class: h100}", "nodes: 2", engine="llamacpp"),
+        [
+            "m.yaml:8:10 llama.cpp cannot do nodes above 1, because its RPC mode ends the whole replica when one worker "
+            "goes, and calls itself a proof of concept [engine-cannot]"
+        ],
+    ),
+    "llama.cpp with tensor parallel": (
+        profile(GPU, "tensor_parallel: 4", engine="llamacpp"),
+        [
+            "m.yaml:8:20 llama.cpp cannot do tensor_parallel above 1, because it splits a model over the cards of one node "
+            "by itself; use `--split-mode` in `args` [engine-cannot]"
+        ],
+    ),
+    "llama.cpp on several cards": (profile(GPU, engine="llamacpp"), []),
+    "pipeline parallel without a card": (
+        profile("pipeline_parallel: 2", engine="tei"),
+        ["m.yaml:7:22 pipeline_parallel above 1 needs `gpu:` [needs-gpu]"],
+    ),
+    "a command without one": (
+        profile(engine="command"),
+        ["m.yaml:6:11 engine 'command' has no program of its own; add `command` [no-command]"],
+    ),
+    "a command": (profile("command: [serve]", engine="command"), []),
+    "an unknown engine": (
+        profile(engine="vlm"),
+        ["m.yaml:6:11 unknown engine 'vlm', did you mean 'vllm'? [unknown-engine]"],
+    ),
+    "an engine like none": (
+        profile(engine="ollama"),
+        ["m.yaml:6:11 unknown engine 'ollama', did you mean 'llamacpp'? [unknown-engine]"],
+    ),
+    "a secret in words": (
+        profile("env: {TOKEN: {secrt: X}}", "cpus: 1", engine="llamacpp"),
+        [
+            "m.yaml:7:17 missing key 'secret' [missing-key]",
+            "m.yaml:7:17 unknown key 'secrt', did you mean 'secret'? [unknown-key]",
+        ],
+    ),
+    "a secret by reference": (profile("env: {TOKEN: {secret: HF_TOKEN}}", engine="llamacpp"), []),
+    "a container without an image": (
+        profile("runtime: docker", engine="llamacpp"),
+        ["m.yaml:6:3 `image` goes with `runtime: docker` or `podman`, and those need it [image]"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), PROFILES.values(), ids=PROFILES.keys())
+def test_profiles(text: str, expected: list[str]) -> None:
+    found = told(text)
+    if expected and "unknown-key" in expected[-1]:
+        assert sorted(line.split("[")[-1] for line in found) == ["missing-key]", "unknown-key]"]
+        assert any("did you mean 'secret'?" in line for line in found)
+    else:
+        assert found == expected
+
+
+CPU = profile(engine="llamacpp")
+
+MODELS: dict[str, tuple[str, list[str]]] = {
+    "replicas and scale": (
+        CPU + "replicas: 2\nscale: {max: 3}\n",
+        ["m.yaml:8:1 a model has `replicas` or `scale`, not both; remove one of them [scale]"],
+    ),
+    "a policy that is not there": (
+        CPU + "routing: {policy: stiky}\n",
+        ["m.yaml:7:19 there is no policy 'stiky', did you mean 'sticky'? [unknown-policy]"],
+    ),
+    "the policy that is always there": (CPU + "routing: {policy: least-load}\n", []),
+    "a mirror of itself": (
+        CPU + "routing: {mirror: m}\n",
+        ["m.yaml:7:19 a model cannot refer to itself; name another one [refers-to-itself]"],
+    ),
+    "a split to nowhere": (
+        CPU + "routing: {split: [{model: n, share: 5%}]}\n",
+        ["m.yaml:7:27 there is no model 'n'; add it, or remove this [unknown-model]"],
+    ),
+    "two kinds of weights": (
+        CPU.replace("{path: /m}", "{path: /m, hf: a/b}"),
+        ["m.yaml:4:1 weights have one of `hf`, `path` and `url` [weights]"],
+    ),
+    "a URL without a digest": (
+        CPU.replace("{path: /m}", "{url: 'https://h/f.gguf'}"),
+        ["m.yaml:4:1 weights from a `url` need their `sha256` [weights]"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), MODELS.values(), ids=MODELS.keys())
+def test_models(text: str, expected: list[str]) -> None:
+    found = told(text)
+    assert [line.split(" ", 1)[1] for line in found] == [line.split(" ", 1)[1] for line in expected]
+    assert [line.split(":")[1] for line in found] == [line.split(":")[1] for line in expected]
+
+
+def test_a_replica_that_no_fabric_can_hold() -> None:
+    assert told(profile(GPU, "nodes: 4", "tensor_parallel: 4", "pipeline_parallel: 4")) == [
+        "warning m.yaml:8:10 needs 4 nodes on one fabric, but the largest fabric has 2; the profile cannot be placed "
+        "[no-fabric]"
+    ]
+
+
+TENANT = "apiVersion: llmgw/v1\nkind: Tenant\nname: t\nmodels: [m, 'chat-*', mm]\n"
+
+
+def test_globs_of_tenants_that_match_nothing() -> None:
+    assert told(CPU, t=TENANT) == [
+        "warning t.yaml:4:13 'chat-*' matches no model [matches-nothing]",
+        "warning t.yaml:4:23 'mm' matches no model, did you mean 'm'? [matches-nothing]",
+    ]
+    endpoint = "apiVersion: llmgw/v1\nkind: Endpoint\nname: e\nurl: http://h:1\nmodels: [chat-a]\n"
+    assert told(CPU, t=TENANT.replace(", mm", ""), e=endpoint) == []
+
+
+def test_a_password_in_a_url_is_refused() -> None:
+    endpoint = "apiVersion: llmgw/v1\nkind: Endpoint\nname: e\nurl: https://user:pw@h\nmodels: [x]\n"
+    found = told(e=endpoint)
+    assert len(found) == 1
+    assert found[0].startswith("e.yaml:4:6 ")
+    assert "pw" not in found[0]
+    assert "a user or a password in it would be a secret in git" in found[0]
+
+
+def test_an_api_key_must_be_a_reference() -> None:
+    endpoint = "apiVersion: llmgw/v1\nkind: Endpoint\nname: e\nurl: https://h\nmodels: [x]\napi_key: sk-123\n"
+    assert told(e=endpoint) == [
+        "e.yaml:6:10 'api_key' expects a mapping, found the text 'sk-123' [wrong-type]",
+    ]
+
+
+def test_names_are_unique_within_the_clusters_lists() -> None:
+    twice = CLUSTER.replace("router:", '- {name: h100, match: ["H100"]}\nrouter:')
+    assert told(cluster=twice) == [
+        "cluster.yaml:6:10 GPU class 'h100' is already given on line 5; rename or remove one of them [duplicate-name]"
+    ]
+
+
+def test_scale_counts_for_ports() -> None:
+    cluster = CLUSTER + "control: {ports: [20000, 20003]}\n"
+    assert told(CPU + "scale: {max: 5}\n", cluster) == [
+        "cluster.yaml:9:18 5 replicas in all, but `control.ports` 20000 to 20003 has only 4 ports; widen the range "
+        "[too-few-ports]"
+    ]
+
+
+def test_what_nothing_acts_on_is_a_warning_at_its_key_and_once_for_a_whole_kind() -> None:
+    text = CPU + "placement: pack\nlimits: {queue: 3}\n"
+    files = {"c.yaml": CLUSTER.split("gpu_classes")[0], "m.yaml": text, "t.yaml": TENANT.replace(", 'chat-*', mm", "")}
+    outcome = compile_tree(SourceTree(Revision("r"), {path: text.encode() for path, text in files.items()}))
+    assert isinstance(outcome, Accepted)
+    assert [(str(one), one.severity) for one in outcome.warnings] == [
+        ("m.yaml:7:1 'placement' is checked and kept; nothing acts on it yet", "warning"),
+        ("m.yaml:8:1 'limits' is checked and kept; nothing acts on it yet", "warning"),
+        ("t.yaml:2:7 Tenant objects are checked and kept; nothing acts on them yet", "warning"),
+    ]
