@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TypeVar
 
+from pydantic import ValidationError
+
 from llmgw.base.ids import ModelName, NodeName, Revision
 from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.document import Document
+from llmgw.catalog.memory import Memory, NoMemory, digest_of, from_entry, to_entry
 from llmgw.catalog.problems import Problem
 from llmgw.catalog.read import Read, of_kind
 from llmgw.catalog.reader import read_document
@@ -62,8 +65,9 @@ class Compiler:
     same as from `compile_tree`: what is kept depends on one file's path and bytes alone. For one caller at a time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory | None = None) -> None:
         self._files: dict[str, _File] = {}
+        self._memory = memory or NoMemory()
 
     def compile(self, tree: SourceTree) -> Accepted | Rejected:
         """Compile a tree, and keep what was read of its files until the next."""
@@ -75,7 +79,7 @@ class Compiler:
         before, self._files = self._files, {}
         for path in paths:
             data, known = tree.files[path], before.get(path)
-            self._files[path] = known if known is not None and known.data == data else _read(path, data)
+            self._files[path] = known if known is not None and known.data == data else self._read(path, data)
         files = self._files.values()
         problems += (problem for file in files for problem in file.problems)
         objects = [file.read for file in files if file.read is not None]
@@ -86,6 +90,17 @@ class Compiler:
         if any(problem.severity == "error" for problem in problems):
             return Rejected(tree.revision, tuple(problems))
         return Accepted(_catalog(tree.revision, objects), tuple(problems))
+
+
+    def _read(self, path: str, data: bytes) -> "_File":
+        digest = digest_of(path, data)
+        known = _remembered(self._memory.get(digest), path, data)
+        if known is not None:
+            return known
+        file = _read(path, data)
+        if file.read is not None and file.read.spec is not None and not file.problems:
+            self._memory.put(digest, to_entry(file.read.document))
+        return file
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +132,18 @@ def _read(path: str, data: bytes) -> _File:
     spec, found = validate(document, KINDS[document.kind])
     problems = [*reading.problems, *found]
     return _File(data, Read(document, None if problems else spec), tuple(_first(path, problems)))
+
+
+def _remembered(entry: object, path: str, data: bytes) -> _File | None:
+    """Return a file that was faultless before. Its object is made anew: an entry is values, not a verdict."""
+    document = from_entry(entry, path, data)
+    if document is None or document.kind not in KINDS:
+        return None
+    try:
+        spec = KINDS[document.kind].model_validate(document.body)
+    except ValidationError:
+        return None
+    return _File(data, Read(document, spec), ())
 
 
 def _unknown_language(document: Document) -> tuple[Problem, ...]:

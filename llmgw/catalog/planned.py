@@ -1,6 +1,7 @@
 """Warns of every field that is set and that nothing acts on yet, so that nobody relies on what is only checked and kept."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 
 from llmgw.catalog.document import Path
 from llmgw.catalog.problems import Problem
@@ -13,9 +14,8 @@ def planned_fields(objects: list[Read]) -> Iterator[Problem]:
     for each in objects:
         if each.spec is None:
             continue
-        fields = type(each.spec).model_fields
-        own = [name for name in fields if name not in ("apiVersion", "kind", "name")]
-        if all(is_planned(type(each.spec), name) for name in own):
+        own = type(each.spec).model_fields.keys() - {"apiVersion", "kind", "name"}
+        if own == _planned(type(each.spec)):
             message = f"{each.document.kind} objects are checked and kept; nothing acts on them yet"
             yield each.document.problem(("kind",), "not-acted-on", message, "warning")
             continue
@@ -26,13 +26,20 @@ def planned_fields(objects: list[Read]) -> Iterator[Problem]:
 
 
 def _set(spec: SpecModel, path: Path) -> Iterator[Path]:
+    fields, planned = type(spec).model_fields, _planned(type(spec))
     for name in sorted(spec.model_fields_set):
-        field = type(spec).model_fields[name]
-        here = (*path, field.alias or name)
-        if is_planned(type(spec), name):
+        here = (*path, fields[name].alias or name)
+        if name in planned:
             yield here
             continue
-        yield from _inside(getattr(spec, name), here)
+        value = getattr(spec, name)
+        if isinstance(value, SpecModel | list | dict):
+            yield from _inside(value, here)
+
+
+@cache
+def _planned(model: type[SpecModel]) -> frozenset[str]:
+    return frozenset(name for name in model.model_fields if is_planned(model, name))
 
 
 def _inside(value: object, path: Path) -> Iterator[Path]:
