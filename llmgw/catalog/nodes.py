@@ -30,6 +30,11 @@ from llmgw.catalog.syntax import bad_escape, explain
 MAX_DEPTH = 64
 MAX_VALUES = 10_000
 
+Span = tuple[int, int]
+"""Where a node starts in the text, its anchor included, and where it ends: after its last character, without the blanks,
+comments and line ends that follow. What `edit` replaces."""
+NOWHERE: Span = (0, 0)
+
 
 @dataclass(slots=True)
 class Scalar:
@@ -38,16 +43,19 @@ class Scalar:
     place: Place
     text: str
     plain: bool
+    span: Span = NOWHERE
 
 
 @dataclass(slots=True)
 class Sequence:
-    """A list."""
+    """A list; `flow` means in brackets."""
 
     place: Place
+    flow: bool = False
     items: list["Node"] = field(default_factory=list)
     size: int = 1
     height: int = 1
+    span: Span = NOWHERE
 
 
 @dataclass(slots=True)
@@ -59,6 +67,7 @@ class Mapping:
     children: list["Node"] = field(default_factory=list)
     size: int = 1
     height: int = 1
+    span: Span = NOWHERE
 
     def pairs(self) -> Iterator[tuple["Node", "Node"]]:
         """Yield keys with their values."""
@@ -71,6 +80,7 @@ class Alias:
 
     place: Place
     target: "Scalar | Sequence | Mapping"
+    span: Span = NOWHERE
 
 
 @dataclass(slots=True)
@@ -78,6 +88,7 @@ class Flawed:
     """Something a problem has been raised for; it has no value."""
 
     place: Place
+    span: Span = NOWHERE
 
 
 Node = Scalar | Sequence | Mapping | Alias | Flawed
@@ -121,6 +132,15 @@ def _place(event: Event) -> Place:
     return Place(start.line + 1, start.column + 1, end.column + 1 if same_line else 0)
 
 
+def _span(event: Event) -> Span:
+    return event.start_mark.index, event.end_mark.index
+
+
+def _bracketed(event: CollectionEndEvent) -> bool:
+    """Whether a collection ends with a bracket of its own."""
+    return bool(event.end_mark.index > event.start_mark.index)
+
+
 class _Composer:
     """Takes events one by one. The stack holds the collections that are open, outermost first."""
 
@@ -139,7 +159,7 @@ class _Composer:
         if isinstance(event, NodeEvent):
             self._node(event)
         elif isinstance(event, CollectionEndEvent):
-            self._close()
+            self._close(event)
         elif isinstance(event, DocumentStartEvent):
             self._documents += 1
             if self._documents > 1:
@@ -149,7 +169,7 @@ class _Composer:
     def _node(self, event: NodeEvent) -> None:
         place = _place(event)
         if isinstance(event, AliasEvent):
-            self._add(self._alias(event.anchor, place))
+            self._add(self._alias(event.anchor, place, _span(event)))
             return
         self._count(place, 1)
         if event.anchor is not None:
@@ -165,7 +185,10 @@ class _Composer:
         assert isinstance(event, ScalarEvent)
         if event.style and event.end_mark.line > event.start_mark.line:
             self.quoted.update(range(event.start_mark.line + 2, event.end_mark.line + 2))
-        scalar = Scalar(place, event.value, not event.style)
+        start, end = _span(event)
+        if event.style in ("|", ">"):  # the scanner ends these behind the blank lines that follow
+            end = start + len(self.source.text[start:end].rstrip())
+        scalar = Scalar(place, event.value, not event.style, (start, end))
         if event.anchor is not None:
             self._anchors[event.anchor] = (place, scalar)
         self._add(scalar)
@@ -176,12 +199,15 @@ class _Composer:
                 self.source.problem(place, "too-deep", f"nested more than {MAX_DEPTH} deep; no object needs that")
             )
         if isinstance(event, MappingStartEvent):
-            self._stack.append((Mapping(place, bool(event.flow_style)), event.anchor))
+            self._stack.append((Mapping(place, bool(event.flow_style), span=_span(event)), event.anchor))
         else:
-            self._stack.append((Sequence(place), event.anchor))
+            self._stack.append((Sequence(place, bool(event.flow_style), span=_span(event)), event.anchor))
 
-    def _close(self) -> None:
+    def _close(self, event: CollectionEndEvent) -> None:
         node, anchor = self._stack.pop()
+        inside = node.items if isinstance(node, Sequence) else node.children
+        # The end of a block is where the next thing starts; its own last character is that of what is last in it.
+        node.span = (node.span[0], inside[-1].span[1] if inside and not _bracketed(event) else event.end_mark.index)
         if anchor is not None:
             self._anchors[anchor] = (self._anchors[anchor][0], node)
         self._add(node)
@@ -209,23 +235,23 @@ class _Composer:
             self.problems.append(self.source.problem(place, "reused-anchor", message))
         self._anchors[anchor] = (place, None)
 
-    def _alias(self, name: str, place: Place) -> Node:
+    def _alias(self, name: str, place: Place, span: Span) -> Node:
         short = shortened(name)
         if name not in self._anchors:
             message = f"alias `*{short}` has no anchor `&{short}` before it in this file; quote it if it is text"
             self.problems.append(self.source.problem(place, "unknown-alias", message))
-            return Flawed(place)
+            return Flawed(place, span)
         target = self._anchors[name][1]
         if target is None:
             message = f"alias `*{short}` is inside the value it stands for; write the value out"
             self.problems.append(self.source.problem(place, "recursive-alias", message))
-            return Flawed(place)
+            return Flawed(place, span)
         size, height = _measure(target)
         self._count(place, size)
         if len(self._stack) + height > MAX_DEPTH:
             message = f"nested more than {MAX_DEPTH} deep through `*{short}`; no object needs that"
             raise Stopped(self.source.problem(place, "too-deep", message))
-        return Alias(place, target)
+        return Alias(place, target, span)
 
     def _count(self, place: Place, size: int) -> None:
         self._values += size

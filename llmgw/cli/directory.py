@@ -1,5 +1,6 @@
 """The commands that look at a cluster directory only: `validate` and `schema`."""
 
+import os
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -8,6 +9,7 @@ from pathlib import Path
 import typer
 
 from llmgw.adapters.dir_source import read_directory
+from llmgw.adapters.git_index import in_hook, is_own_commit, read_index
 from llmgw.catalog.compile import Accepted, compile_tree
 from llmgw.catalog.problems import Problem
 from llmgw.catalog.source import SourceFailed, SourceTree
@@ -22,8 +24,16 @@ def tree_of(directory: Path) -> SourceTree:
     return source
 
 
-def validate_directory(directory: Path, output: str) -> None:
-    """Print every problem of a directory."""
+def staged_tree(directory: Path) -> SourceTree:
+    """Return the directory's files as the next commit would have them. Raises Failed if they cannot be read."""
+    source = read_index(directory, os.environ)
+    if isinstance(source, SourceFailed):
+        raise Failed(source.reason)
+    return source
+
+
+def validate_directory(directory: Path, output: str, *, index: bool | None = None) -> None:
+    """Print every problem of a directory: of what is staged in a git hook, else of its files; `index` says which."""
     from llmgw import __version__
     from llmgw.catalog import render
 
@@ -35,7 +45,9 @@ def validate_directory(directory: Path, output: str) -> None:
     }
     if output not in renderers:
         raise Failed(f"--format {output} is not known; use {', '.join(renderers)}")
-    outcome = compile_tree(tree_of(directory))
+    if index is None:
+        index = in_hook(os.environ) and is_own_commit(directory, os.environ)
+    outcome = compile_tree(staged_tree(directory) if index else tree_of(directory))
     valid = isinstance(outcome, Accepted)
     problems = outcome.warnings if isinstance(outcome, Accepted) else outcome.problems
     if problems or output != "text":
@@ -43,7 +55,10 @@ def validate_directory(directory: Path, output: str) -> None:
     if isinstance(outcome, Accepted) and output == "text":
         catalog = outcome.catalog
         counts = f"{len(catalog.nodes)} node(s), {len(catalog.models)} model(s)"
-        print(f"{directory}: valid: cluster {catalog.cluster.name}, {counts}", file=sys.stderr)
+        print(
+            f"{directory}{' (as staged)' if index else ''}: valid: cluster {catalog.cluster.name}, {counts}",
+            file=sys.stderr,
+        )
     if not valid:
         raise typer.Exit(FAILED)
 

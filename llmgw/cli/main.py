@@ -42,6 +42,7 @@ Server = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The cluster directory.")]
 LogLevel = Annotated[str, typer.Option("--log-level", envvar="LLMGW_LOG_LEVEL", help="debug, info, warning or error.")]
 
 
@@ -127,11 +128,67 @@ def demo(
 def validate(
     directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="The cluster directory.")] = Path(),
     output: Annotated[str, typer.Option("--format", help="text, json, github or sarif.")] = "text",
+    index: Annotated[
+        bool | None,
+        typer.Option(
+            "--index/--no-index",
+            help="Check what is staged, or the files as they are.",
+            show_default="staged in a git hook, except under pre-commit",
+        ),
+    ] = None,
 ) -> None:
     """Check a whole cluster directory."""
     from llmgw.cli.directory import validate_directory
 
-    validate_directory(directory, output)
+    validate_directory(directory, output, index=index)
+
+
+@app.command()
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to put it; made if it is not there.")],
+) -> None:
+    """Write a starter cluster directory: a model for this machine's CPU, schemas for editors, checks for git and CI."""
+    from llmgw.cli.starter import write_starter
+
+    write_starter(directory)
+
+
+@app.command("set")
+def set_fields(
+    address: Annotated[str, typer.Argument(metavar="KIND/NAME", help="model/NAME, node/NAME, cluster, …")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH=VALUE...",
+            help="What to set, as in replicas=3, 'args[+]=--flag' or profiles[name=x].cpus=2; PATH= removes.",
+            show_default=False,
+        ),
+    ] = None,
+    unset: Annotated[list[str] | None, typer.Option("--unset", metavar="PATH", help="What to remove.")] = None,
+    directory: Directory = Path(),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the difference; write nothing.")] = False,
+    commit: Annotated[bool, typer.Option("--commit", help="Commit the file, and nothing else.")] = False,
+    message: Annotated[str, typer.Option("--message", "-m", help="Message of the commit.", show_default=False)] = "",
+) -> None:
+    """Change fields of an object in its file; every other byte of the file stays."""
+    from llmgw.cli.editing import set_in_file
+
+    set_in_file(
+        directory, address, changes or [], unset or [], dry_run=dry_run, commit=commit or bool(message), message=message
+    )
+
+
+@app.command()
+def show(
+    address: Annotated[str, typer.Argument(metavar="KIND/NAME", help="model/NAME, node/NAME, cluster, …")],
+    directory: Directory = Path(),
+    impact: Annotated[bool, typer.Option("--impact", help="Say what a change of each field costs.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show an object with its defaults, and where each value was written."""
+    from llmgw.cli.editing import show_object
+
+    show_object(directory, address, impacts=impact, as_json=as_json)
 
 
 @app.command()
