@@ -91,7 +91,6 @@ class Compiler:
             return Rejected(tree.revision, tuple(problems))
         return Accepted(_catalog(tree.revision, objects), tuple(problems))
 
-
     def _read(self, path: str, data: bytes) -> "_File":
         digest = digest_of(path, data)
         known = _remembered(self._memory.get(digest), path, data)

@@ -9,8 +9,9 @@ from pathlib import Path
 import typer
 
 from llmgw.adapters.dir_source import read_directory
+from llmgw.adapters.document_cache import documents_of
 from llmgw.adapters.git_index import in_hook, is_own_commit, read_index
-from llmgw.catalog.compile import Accepted, compile_tree
+from llmgw.catalog.compile import Accepted, Compiler
 from llmgw.catalog.problems import Problem
 from llmgw.catalog.source import SourceFailed, SourceTree
 from llmgw.cli.main import FAILED, Failed
@@ -47,7 +48,9 @@ def validate_directory(directory: Path, output: str, *, index: bool | None = Non
         raise Failed(f"--format {output} is not known; use {', '.join(renderers)}")
     if index is None:
         index = in_hook(os.environ) and is_own_commit(directory, os.environ)
-    outcome = compile_tree(staged_tree(directory) if index else tree_of(directory))
+    tree = staged_tree(directory) if index else tree_of(directory)
+    with documents_of(directory) as memory:
+        outcome = Compiler(memory).compile(tree)
     valid = isinstance(outcome, Accepted)
     problems = outcome.warnings if isinstance(outcome, Accepted) else outcome.problems
     if problems or output != "text":

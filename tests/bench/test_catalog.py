@@ -45,7 +45,9 @@ def test_reading_a_thousand_files(tmp_path: Path) -> None:
     compiler = Compiler(cache)
     cold = _timed(compiler, tree)
     cache.write()
-    changed = SourceTree(Revision("s"), {**files, "models/m7.yaml": files["models/m7.yaml"].replace(b"cpus: 2", b"cpus: 3")})
+    changed = SourceTree(
+        Revision("s"), {**files, "models/m7.yaml": files["models/m7.yaml"].replace(b"cpus: 2", b"cpus: 3")}
+    )
     one = _timed(compiler, changed)
     start = time.perf_counter()
     _timed(Compiler(DocumentCache(kept)), tree)

@@ -63,7 +63,9 @@ def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> st.SearchStrateg
     pattern = next((one.pattern for one in metadata if isinstance(one, StringConstraints) and one.pattern), None)
     pattern = pattern or next((one.pattern for one in metadata if getattr(one, "pattern", None)), None)
     if pattern is not None:
-        return st.from_regex(str(pattern), fullmatch=True).filter(lambda text: not text.endswith("\n") and len(text) < 200)
+        return st.from_regex(str(pattern), fullmatch=True).filter(
+            lambda text: not text.endswith("\n") and len(text) < 200
+        )
     return st.sampled_from(["x", "a text", "0", "true", "--flag", "ä"])
 
 
@@ -172,7 +174,11 @@ def test_the_schema_is_a_valid_draft_7_schema(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_pydantic_and_the_schema_agree(kind: str) -> None:
-    @settings(max_examples=100 * int(os.environ.get("LLMGW_FUZZ", "1")), deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=100 * int(os.environ.get("LLMGW_FUZZ", "1")),
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
     @given(documents(kind))
     def agree(document: dict[str, Any]) -> None:
         _agree(kind, document)
@@ -200,9 +206,7 @@ SSH = {"host": "h", "host_key": "ssh-ed25519 AAAA"}
 def _subsets(parts: dict[str, Any]) -> list[dict[str, Any]]:
     """Return every choice of the parts: with few enough, all are tried, and none is left to chance."""
     keys = list(parts)
-    return [
-        {key: parts[key] for bit, key in enumerate(keys) if number >> bit & 1} for number in range(1 << len(keys))
-    ]
+    return [{key: parts[key] for bit, key in enumerate(keys) if number >> bit & 1} for number in range(1 << len(keys))]
 
 
 def test_every_combination_of_weights_agrees() -> None:
