@@ -17,7 +17,8 @@ RETRY_UNKNOWN = 10
 def table_of(snapshot: Snapshot, replicas: list[Replica]) -> tuple[EndpointTable, list[Endpoint], list[Endpoint]]:
     """Return (table, published, withdrawn), the latter two against the previous table.
 
-    A replica whose drain was just called off is in it at once, although its node still reports it as draining. A table with the same contents keeps its version, and publishing it is skipped.
+    A replica whose drain was just called off is in it at once, although its node still reports it as draining. A table
+    with the same contents keeps its version, and publishing it is skipped.
     """
     before = snapshot.previous.table
     endpoints = tuple(

@@ -454,7 +454,7 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Switches]:
     for switch in fields(Switches):
         flag = "--" + switch.name.replace("_", "-")
         kind = str(switch.type)
-        if kind == "bool":
+        if switch.type is bool:
             parser.add_argument(flag, action="store_true")
         else:
             parse_value = float if "float" in kind else int if "int" in kind else str
@@ -482,7 +482,7 @@ def main() -> None:
         print(f"fake engine: ends at once with {switches.exit_at_once}", file=sys.stderr, flush=True)
         sys.exit(switches.exit_at_once)
     if switches.spawn_child:
-        subprocess.run(["sh", "-c", "sleep 600 & echo $! >&2"], check=True)
+        subprocess.run(["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $! >&2"], check=True)
     try:
         asyncio.run(serve(options, switches))
     except OSError as error:

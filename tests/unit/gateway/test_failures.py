@@ -301,6 +301,7 @@ async def test_a_client_that_goes_while_the_engine_is_connected_to_leaves_nothin
             await until(lambda: s.in_flight == 1)
             await client.close()
             await until(lambda: s.in_flight == 0)
+            await until(lambda: "gateway.connect" not in {task.get_name() for task in asyncio.all_tasks()})
         for filler in fillers:
             filler.close()
 

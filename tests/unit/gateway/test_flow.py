@@ -63,6 +63,32 @@ async def test_an_upload_ahead_of_its_turn_waits_in_the_kernel() -> None:
         assert len(json.loads(s.engines[0].seen.last_body)["pad"]) == 30 << 20
 
 
+async def test_a_client_that_reads_nothing_gets_no_further_requests_answered() -> None:
+    async with serving(body_bytes=200_000) as s:
+        client = await s.client()
+        client.writer.transport.pause_reading()
+        for _ in range(200):
+            client.post(CHAT)
+        requests = -1
+        while requests != (requests := s.engines[0].seen.requests):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        assert requests < 150
+        client.writer.transport.resume_reading()
+        for _ in range(200):
+            assert (await client.response()).whole
+        assert s.engines[0].seen.connections == 1
+
+
+async def test_a_client_that_asks_much_and_reads_nothing_is_not_read_either() -> None:
+    async with serving() as s:
+        client = await s.client()
+        client.writer.transport.pause_reading()
+        ask = b"GET /v1/models HTTP/1.1\r\nhost: gw\r\n\r\n"
+        client.send(ask * 1_000_000)
+        assert await settled_size(client.writer.transport) > 15_000_000
+        client.reset()
+
+
 async def test_an_engine_that_reads_slowly_gets_all() -> None:
     async with serving(read_slowly=True) as s:
         client = await s.client()

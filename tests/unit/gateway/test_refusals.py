@@ -1,3 +1,4 @@
+import asyncio
 import json
 import random
 
@@ -146,6 +147,28 @@ async def test_what_is_not_http_is_refused_and_the_connection_closed(raw: bytes)
         assert response.header("connection") == "close"
         assert await client.closed()
         assert s.engines[0].seen.requests == 0
+
+
+@pytest.mark.parametrize("version", [b" HTTP/2.0", b" HTTP/0.9", b""])
+async def test_other_versions_of_http_are_refused(version: bytes) -> None:
+    async with serving() as s:
+        client = await s.client()
+        client.send(b"GET /health%b\r\nhost: x\r\n\r\n" % version)
+        response = await client.response()
+        assert response.status in {400, 505}
+        assert await client.closed()
+
+
+async def test_what_a_client_sends_after_the_last_response_does_not_cost_it_the_response() -> None:
+    async with serving() as s:
+        for _ in range(5):
+            client = await s.client()
+            client.post(CHAT, headers="connection: close\r\n")
+            for _ in range(20):
+                client.send(b"x" * 100_000)
+                await asyncio.sleep(0)
+            assert (await client.response()).whole
+            assert await client.closed()
 
 
 async def test_a_fault_waits_for_its_turn() -> None:
