@@ -19,9 +19,12 @@ INPUTS = 20_000 * SCALE
 MOST_GROWTH = 64 << 20
 
 PIECES = [
-    b"", b"\n", b"\t", b"  ", b"- ", b": ", b"'", b'"', b"#", b"&a ", b"*a", b"<<: ", b"!!str ", b"{", b"}", b"[", b"]", b"|", b">-",
-    b"%YAML 1.1\n", b"---\n", b"...\n", b"\xff", b"\xef\xbb\xbf", b"\x00", b"\x85", b"\r", b"null", b"~", b"yes", b"0644", b"22:22",
-    b"1_000", b"1e3", b".inf", b"{{ x }}", b"<<<<<<< ours\n", b"version https://git-lfs.github.com/spec/v1\n", b"? ", b"\\u0000",
+    b"", b"\n", b"\t", b"  ", b"- ", b": ", b"'", b'"', b"#", b"&a ", b"*a", b"<<: ", b"!!str ",
+    b"{", b"}", b"[", b"]", b"|", b">-",
+    b"%YAML 1.1\n", b"---\n", b"...\n", b"\xff", b"\xef\xbb\xbf", b"\x00", b"\x85", b"\r", b"null",
+    b"~", b"yes", b"0644", b"22:22",
+    b"1_000", b"1e3", b".inf", b"{{ x }}", b"<<<<<<< ours\n",
+    b"version https://git-lfs.github.com/spec/v1\n", b"? ", b"\\u0000",
     b"\xc3", b"9" * 400, b"- " * 80, b"[" * 80, b"a: &x [*x]\n", "é😀".encode(), "\u202e".encode(),
 ]  # fmt: skip
 
