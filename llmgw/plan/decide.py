@@ -124,7 +124,12 @@ class _Work:
             if not self._make_room(model, current, outdated):
                 self._hold(subject, f"start replica {wanted} of {model.replicas}", f"room: {where}")
             return
-        spec = self._spec(model, where.profile, replica_id(ModelName(model.name), self.snapshot.epoch, self._number(model)), where.port)
+        spec = self._spec(
+            model,
+            where.profile,
+            replica_id(ModelName(model.name), self.snapshot.epoch, self._number(model)),
+            where.port,
+        )
         new = Replica(where.node, spec, None, None, node_answers=True, draining=False, leaving=False)
         self.replicas.append(new)
         why = (
