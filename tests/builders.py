@@ -1,21 +1,32 @@
 """What tests build values with: a cluster directory from a few words, and a `Desk` to plan at.
 
-Every catalog goes through `compile_tree`, so a test cannot plan for a directory that an operator could not push. A `Desk`
+Every catalog is compiled from text, so a test cannot plan for a directory that an operator could not push. A `Desk`
 holds what a decision may see (catalog, nodes, usage, what was decided before, the time); a test changes it by hand and
 takes plans, each of which is also checked by `plan.check`. The nodes at a desk do at once what they are ordered, in the phase
 that the test says: how an agent gets there is the business of the agent's own tests.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmgw.base.cause import Cause
-from llmgw.base.ids import BootId, Epoch, Generation, ModelName, NodeName, ReplicaId, Revision, ShardId, shard_id
+from llmgw.base.ids import (
+    BootId,
+    Epoch,
+    Generation,
+    ModelName,
+    NodeName,
+    ReplicaId,
+    Revision,
+    ShardId,
+    replica_id,
+    shard_id,
+)
 from llmgw.base.time import Instant
 from llmgw.catalog.catalog import Catalog
-from llmgw.catalog.compile import Accepted, compile_tree
+from llmgw.catalog.compile import Accepted, Compiler
 from llmgw.catalog.source import SourceTree
 from llmgw.engines.adapter import ENGINES
 from llmgw.engines.placed import Placed
@@ -33,6 +44,8 @@ from llmgw.spec.cluster import Backoff
 
 Object = dict[str, Any]
 
+COMPILER = Compiler()
+"""One for all tests: its answers do not depend on what it compiled before, and most directories repeat most files."""
 GIB = 1 << 30
 FIRST = Epoch(1)
 LONG_AGO = Instant(0.0)
@@ -78,7 +91,7 @@ def tree(*objects: Object, revision: str = "r1", subject: str = "") -> SourceTre
 
 def catalog(*objects: Object, revision: str = "r1") -> Catalog:
     """Return the catalog of these objects, which must be valid."""
-    outcome = compile_tree(tree(*objects, revision=revision))
+    outcome = COMPILER.compile(tree(*objects, revision=revision))
     assert isinstance(outcome, Accepted), "\n".join(str(problem) for problem in outcome.problems)
     return outcome.catalog
 
@@ -108,7 +121,7 @@ def spec_of(wanted: Catalog, name: str, number: int = 0, port: int = 20000) -> S
     profile = found.profiles[0]
     hashed = wanted.hash_of(found, profile)
     definition = wanted.engine(profile.engine)
-    replica = ReplicaId(f"{name}-{number}")
+    replica = replica_id(ModelName(name), FIRST, number)
     return ENGINES[profile.engine].shards(Placed(replica, found, profile, definition, hashed, port, Backoff()))[0]
 
 
@@ -120,12 +133,16 @@ def order(name: str, *shards: ShardSpec | ShardOrder, epoch: int = 1, generation
 
 def told(decided: Plan) -> list[str]:
     """Return the plan's actions, each as `verb replica @node`."""
-    return [f"{action.verb} {action.replica} @{action.node}" for action in decided.actions]
+    return [_line(action) for action in decided.actions]
 
 
 def why(decided: Plan, line: str) -> str:
     """Return the reason given for the action that `told` shows like this."""
-    return next(one.why for one in decided.actions if f"{one.verb} {one.replica} @{one.node}" == line)
+    return next(one.why for one in decided.actions if _line(one) == line)
+
+
+def _line(action: Action) -> str:
+    return f"{action.verb} {action.replica} @{action.node}"
 
 
 def held(decided: Plan) -> dict[str, str]:
@@ -160,6 +177,7 @@ class Desk:
     rounds: int = 0
     checked: bool = True
     """Whether every plan must pass `plan.check`."""
+    planner: Callable[[Snapshot], Plan] = plan
     facts: dict[NodeName, Facts] = field(default_factory=dict)
     actions: list[Action] = field(default_factory=list)
     """All that was done at this desk."""
@@ -188,9 +206,10 @@ class Desk:
         self.now = Instant(self.now + after)
         self.rounds += 1
         snapshot = self.snapshot()
-        decided = plan(snapshot)
+        decided = self.planner(snapshot)
         if self.checked:
-            assert check(decided, snapshot) == ()
+            broken = check(decided, snapshot)
+            assert not broken, "; ".join(broken)
         self.decided = decided.decided
         self.actions += decided.actions
         return decided

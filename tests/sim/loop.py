@@ -74,12 +74,10 @@ class SimLoop(asyncio.BaseEventLoop):
             if self._scheduled[0]._when > self._now:
                 self._now = self._scheduled[0]._when
                 self._at_this_instant = 0
-        due = [
-            self._pop()
-            for _ in range(len(self._scheduled))
-            if self._scheduled and self._scheduled[0]._when <= self._now
-        ]
-        self._ready.extend(handle for handle in due if not handle._cancelled)
+        while self._scheduled and self._scheduled[0]._when <= self._now:
+            handle = heapq.heappop(self._scheduled)
+            handle._scheduled = False
+            self._ready.append(handle)
         turn, self._ready = self._shuffled(self._ready), deque()
         for handle in turn:
             if not handle._cancelled:
@@ -90,11 +88,6 @@ class SimLoop(asyncio.BaseEventLoop):
             raise TooLong(f"{self._at_this_instant} turns at virtual second {self._now:.3f}")
         if self.after_step is not None:
             self.after_step()
-
-    def _pop(self) -> asyncio.TimerHandle:
-        handle: asyncio.TimerHandle = heapq.heappop(self._scheduled)
-        handle._scheduled = False
-        return handle
 
     def _shuffled(self, ready: deque[asyncio.Handle]) -> list[asyncio.Handle]:
         tasks: dict[int, deque[asyncio.Handle]] = {}
@@ -108,10 +101,10 @@ class SimLoop(asyncio.BaseEventLoop):
         turn = []
         queues = [*(tasks[born] for born in sorted(tasks)), *others.values()]
         while queues:
-            queue = queues[self._rng.randrange(len(queues))]
-            turn.append(queue.popleft())
-            if not queue:
-                queues.remove(queue)
+            chosen = self._rng.randrange(len(queues))
+            turn.append(queues[chosen].popleft())
+            if not queues[chosen]:
+                del queues[chosen]
         return turn
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:

@@ -103,7 +103,7 @@ def test_nothing_ready_and_no_timer_is_a_deadlock_and_not_a_hang() -> None:
 
 def test_a_loop_that_spins_without_letting_time_pass_is_told() -> None:
     async def main() -> None:
-        while True:
+        while True:  # noqa: ASYNC110 - the mistake that is to be found
             await asyncio.sleep(0)
 
     with pytest.raises(TooLong, match="at virtual second 0"):

@@ -34,9 +34,12 @@ from llmgw.fleet.order import ShardOrder
 from llmgw.fleet.report import Phase, Reason, ShardReport
 from tests.builders import catalog, facts, model, order, spec_of
 
-KEY = ShardId("m-0.s0")
 SPEC = replace(spec_of(catalog(model("m")), "m"), start_timeout=60.0, restarts=RestartPolicy(2.0, 60.0, 4, 600.0))
+KEY = SPEC.shard
 OTHER = replace(SPEC, hash="0000000000000000")
+LOADING = Probe(SPEC, 1, 1001)
+SERVING = Probe(SPEC, 1, 1001, proof=False)
+"""Who answers is proven once: before an engine counts as ready."""
 NO_WEIGHTS = Reason("weights_missing", "no file /weights/m.gguf")
 
 
@@ -120,21 +123,21 @@ def test_a_started_engine_is_probed_until_it_is_ready_and_then_less_often() -> N
     assert brain.starts() == []
     assert (brain.phase, brain.report.pid, brain.report.attempt) == (Phase.STARTING, 1001, 1)
     assert brain.passes(0.2) == []
-    assert brain.passes(0.05) == [Probe(SPEC, 1, 1001)]
+    assert brain.passes(0.05) == [LOADING]
     assert brain.passes(3.0) == [], "one probe at a time"
     assert brain.happens(Probed(KEY, 1, False, "/health answers 503")) == []
     assert brain.report.reason == Reason("loading", "/health answers 503")
-    assert brain.passes(0.25) == [Probe(SPEC, 1, 1001)]
+    assert brain.passes(0.25) == [LOADING]
     assert brain.happens(Probed(KEY, 1, True, "")) == []
     assert (brain.phase, brain.report.reason) == (Phase.READY, None)
     assert brain.passes(4.9) == []
-    assert brain.passes(0.1) == [Probe(SPEC, 1, 1001)]
+    assert brain.passes(0.1) == [SERVING]
 
 
 def test_what_changes_nothing_is_not_told() -> None:
     brain = Brain().serves()
     brain.passes(5.0)
-    assert brain.said == [Probe(SPEC, 1, 1001)]
+    assert brain.said == [SERVING]
     brain.happens(Probed(KEY, 1, True, ""))
     assert brain.said == []
 
@@ -236,7 +239,7 @@ def test_a_probe_that_hangs_does_not_suspend_the_start_timeout() -> None:
     brain = Brain()
     brain.ordered(SPEC)
     brain.starts()
-    assert brain.passes(1.0) == [Probe(SPEC, 1, 1001)]
+    assert brain.passes(1.0) == [LOADING]
     assert brain.passes(60.0) == [Stop(KEY, 1, 1001, 0.0)]
 
 
@@ -397,7 +400,7 @@ def test_draining_is_told_and_changes_nothing_else() -> None:
     assert brain.ordered(SPEC, draining=True) == []
     assert (brain.phase, brain.report.draining) == (Phase.DRAINING, True)
     assert Say() in brain.said
-    assert brain.passes(5.0) == [Probe(SPEC, 1, 1001)]
+    assert brain.passes(5.0) == [SERVING]
     brain.ordered(SPEC)
     assert (brain.phase, brain.report.draining) == (Phase.READY, False)
 
@@ -405,7 +408,7 @@ def test_draining_is_told_and_changes_nothing_else() -> None:
 def test_a_found_engine_is_adopted_and_not_started_again() -> None:
     brain = Brain()
     brain.state.order = order("a", SPEC)
-    assert brain.happens(Found(SPEC, 7, 4242, True)) == [Probe(SPEC, 7, 4242)]
+    assert brain.happens(Found(SPEC, 7, 4242, True)) == [Probe(SPEC, 7, 4242, proof=False)]
     assert (brain.phase, brain.report.attempt, brain.report.pid) == (Phase.READY, 7, 4242)
     assert brain.happens(OrderStored(order("a", SPEC))) == []
     assert brain.state.running() == [(SPEC, 7, 4242)]
@@ -449,7 +452,7 @@ def test_a_record_of_what_nobody_wants_is_nothing() -> None:
 def test_a_busy_engine_is_degraded_after_three_failed_probes_and_never_stopped_for_it() -> None:
     brain = Brain().serves()
     for number in range(1, 10):
-        assert brain.passes(5.0) == [Probe(SPEC, 1, 1001)]
+        assert brain.passes(5.0) == [SERVING]
         assert brain.happens(Probed(KEY, 1, False, "/health did not answer within 5 s")) == []
         assert (brain.report.degraded is not None) == (number >= 3)
         assert brain.phase is Phase.READY
@@ -524,6 +527,6 @@ def test_several_shards_are_looked_at_in_the_order_of_their_names() -> None:
     wanted = catalog(model("b"), model("a"))
     brain = Brain()
     specs = [spec_of(wanted, "b"), spec_of(wanted, "a", port=20001)]
-    assert [one.spec.shard for one in brain.ordered(*specs)] == ["a-0.s0", "b-0.s0"]
-    assert brain.state.attempt_of(ShardId("a-0.s0")) == 0
+    assert [one.spec.shard for one in brain.ordered(*specs)] == [specs[1].shard, specs[0].shard]
+    assert brain.state.attempt_of(specs[1].shard) == 0
     assert brain.state.attempt_of(ShardId("never-0.s0")) == 0

@@ -69,7 +69,7 @@ def test_the_same_port_on_two_nodes_is_fine() -> None:
 def test_a_shard_ordered_on_two_nodes() -> None:
     _, snapshot, good = steady()
     copy = again(good.orders["b"], good.orders["a"].shards[0])
-    assert check(bad(good, {"b": copy}), snapshot) == ("shard m-0.s0 is ordered 2 times",)
+    assert check(bad(good, {"b": copy}), snapshot) == ("shard m-1-0.s0 is ordered 2 times",)
 
 
 def test_more_replicas_than_wanted_and_one() -> None:
@@ -101,11 +101,11 @@ def test_a_published_shard_that_vanishes_from_its_order() -> None:
     _, snapshot, good = steady(2)
     table = replace(good.table, version=good.table.version + 1, endpoints=good.table.endpoints[1:])
     gone = bad(good, {"a": again(good.orders["a"])}, table=table)
-    assert check(gone, snapshot) == ("m-0.s0 would be stopped while it is published",)
+    assert check(gone, snapshot) == ("m-1-0.s0 would be stopped while it is published",)
 
 
 def drained(usage: UsageView, waited: float) -> tuple[Snapshot, Plan]:
-    """Return a snapshot where `m-0` has been draining for so long, and the plan that stops it."""
+    """Return a snapshot where `m-1-0` has been draining for so long, and the plan that stops it."""
     desk = Desk.of(DRAIN, A, B, model("m"))
     desk.settle()
     desk.want(DRAIN, A, B)
@@ -119,10 +119,10 @@ def drained(usage: UsageView, waited: float) -> tuple[Snapshot, Plan]:
 
 
 def test_a_stop_with_requests_in_flight_or_without_a_word_about_them() -> None:
-    for usage in (NO_USAGE, UsageView({ReplicaId("m-0"): Active(1)})):
+    for usage in (NO_USAGE, UsageView({ReplicaId("m-1-0"): Active(1)})):
         snapshot, stopped = drained(usage, waited=59.0)
         assert check(stopped, snapshot) == (
-            "m-0.s0 would be stopped with requests in flight, or without knowing that there are none",
+            "m-1-0.s0 would be stopped with requests in flight, or without knowing that there are none",
         )
 
 
@@ -138,9 +138,9 @@ def test_a_stop_without_a_drain() -> None:
     desk.obey(Phase.STARTING)
     snapshot = desk.snapshot()
     good = plan(snapshot)
-    expected = ("m-1.s0 would be stopped without having been drained",)
+    expected = ("m-1-1.s0 would be stopped without having been drained",)
     assert check(bad(good, {"b": again(good.orders["b"])}), snapshot) == expected
-    desk.phase("m-1", Phase.BACKOFF)
+    desk.phase("m-1-1", Phase.BACKOFF)
     assert check(bad(good, {"b": again(good.orders["b"])}), desk.snapshot()) == (), "there is no process to stop"
 
 
@@ -151,7 +151,7 @@ def test_a_shard_that_was_ordered_and_not_reported_may_have_a_process() -> None:
     snapshot = desk.snapshot()
     good = plan(snapshot)
     assert check(bad(good, {"b": again(good.orders["b"])}), snapshot) == (
-        "m-1.s0 would be stopped without having been drained",
+        "m-1-1.s0 would be stopped without having been drained",
     )
 
 
@@ -161,7 +161,7 @@ def test_a_first_order_that_leaves_out_what_runs() -> None:
     snapshot = desk.snapshot()
     good = plan(snapshot)
     without = bad(good, {"a": again(good.orders["a"])}, table=replace(good.table, endpoints=()))
-    assert check(without, snapshot) == ("m-0.s0 would be stopped without having been drained",)
+    assert check(without, snapshot) == ("m-1-0.s0 would be stopped without having been drained",)
 
 
 def test_what_already_stops_may_be_left_out() -> None:
@@ -175,8 +175,8 @@ def test_the_last_serving_replica_drained() -> None:
     _, snapshot, good = steady()
     draining = replace(good.orders["a"].shards[0], draining=True)
     table = replace(good.table, version=good.table.version + 1, endpoints=())
-    off = bad(good, {"a": again(good.orders["a"], draining)}, table=table, draining={ReplicaId("m-0"): snapshot.now})
-    assert check(off, snapshot) == ("the last serving replica of m (m-0) would be drained",)
+    off = bad(good, {"a": again(good.orders["a"], draining)}, table=table, draining={ReplicaId("m-1-0"): snapshot.now})
+    assert check(off, snapshot) == ("the last serving replica of m (m-1-0) would be drained",)
     switched_off = replace(snapshot, catalog=Desk.of(DRAIN, A, B, model("m", 0)).catalog)
     assert check(off, switched_off) == ()
 
@@ -184,10 +184,10 @@ def test_the_last_serving_replica_drained() -> None:
 def test_something_published_that_drains_or_is_not_ordered() -> None:
     _, snapshot, good = steady(2)
     draining = replace(good.orders["a"].shards[0], draining=True)
-    off = bad(good, {"a": again(good.orders["a"], draining)}, draining={ReplicaId("m-0"): snapshot.now})
-    assert check(off, snapshot) == ("m-0 is published and is not meant to run",)
-    table = EndpointTable(good.table.version + 1, good.table.models, (*good.table.endpoints, endpoint("m-7")))
-    assert check(bad(good, table=table), snapshot) == ("m-7 is published and is not meant to run",)
+    off = bad(good, {"a": again(good.orders["a"], draining)}, draining={ReplicaId("m-1-0"): snapshot.now})
+    assert check(off, snapshot) == ("m-1-0 is published and is not meant to run",)
+    table = EndpointTable(good.table.version + 1, good.table.models, (*good.table.endpoints, endpoint("m-1-7")))
+    assert check(bad(good, table=table), snapshot) == ("m-1-7 is published and is not meant to run",)
 
 
 def test_a_changed_order_without_a_greater_generation() -> None:

@@ -10,10 +10,10 @@ from tests.builders import GIB, Desk, cluster, cordoned, facts, held, model, nod
 def test_the_first_replica_goes_to_the_first_empty_node_and_says_so() -> None:
     desk = Desk.of(node("b"), node("a"), model("m"))
     decided = desk.plan()
-    assert told(decided) == ["start m-0 @a"]
-    assert why(decided, "start m-0 @a") == "1 wanted, 0 there; fewest replicas on a, port 20000"
+    assert told(decided) == ["start m-1-0 @a"]
+    assert why(decided, "start m-1-0 @a") == "1 wanted, 0 there; fewest replicas on a, port 20000"
     wanted = decided.orders["a"].shards[0].spec
-    assert (wanted.shard, wanted.replica, wanted.port, wanted.served_name) == ("m-0.s0", "m-0", 20000, "m")
+    assert (wanted.shard, wanted.replica, wanted.port, wanted.served_name) == ("m-1-0.s0", "m-1-0", 20000, "m")
     assert decided.orders["b"].shards == ()
     assert decided.holds == ()
 
@@ -29,25 +29,25 @@ def test_an_order_that_was_given_is_not_given_again() -> None:
 
 def test_replicas_of_a_model_spread_over_nodes_and_fill_up_evenly() -> None:
     desk = Desk.of(node("a"), node("b"), node("c"), model("m", 4))
-    assert ordered(desk.plan()) == {"a": ["m-0", "m-3"], "b": ["m-1"], "c": ["m-2"]}
+    assert ordered(desk.plan()) == {"a": ["m-1-0", "m-1-3"], "b": ["m-1-1"], "c": ["m-1-2"]}
 
 
 def test_models_avoid_nodes_that_have_more_replicas_of_any_model() -> None:
     desk = Desk.of(node("a"), node("b"), model("m"), model("n"))
-    assert ordered(desk.plan()) == {"a": ["m-0"], "b": ["n-0"]}
+    assert ordered(desk.plan()) == {"a": ["m-1-0"], "b": ["n-1-0"]}
 
 
 def test_every_model_gets_its_first_replica_before_any_its_second_and_priority_comes_first() -> None:
     desk = Desk.of(node("a"), model("low", 2), model("high", 2, priority=5), model("also", 1))
     started = [line.split()[1] for line in told(desk.plan())]
-    assert started == ["high-0", "also-0", "low-0", "high-1", "low-1"]
+    assert started == ["high-1-0", "also-1-0", "low-1-0", "high-1-1", "low-1-1"]
 
 
 def test_where_room_is_short_priority_decides_who_gets_it() -> None:
     needs = {"cpus": 8}
     desk = Desk.of(node("a"), model("low", profile=needs), model("high", profile=needs, priority=1))
     decided = desk.plan()
-    assert told(decided) == ["start high-0 @a"]
+    assert told(decided) == ["start high-1-0 @a"]
     assert held(decided) == {"model/low: start replica 1 of 1": "room: a: 0 of 8 cpus free, needs 8"}
 
 
@@ -90,7 +90,7 @@ def test_without_nodes_the_hold_says_what_to_add() -> None:
 def test_declared_needs_are_summed_over_all_that_a_node_has() -> None:
     desk = Desk.of(node("a"), node("b"), model("m", 5, profile={"cpus": 3, "memory": "1GiB"}))
     decided = desk.plan()
-    assert ordered(decided) == {"a": ["m-0", "m-2"], "b": ["m-1", "m-3"]}
+    assert ordered(decided) == {"a": ["m-1-0", "m-1-2"], "b": ["m-1-1", "m-1-3"]}
     assert held(decided) == {
         "model/m: start replica 5 of 5": "room: a: 2 of 8 cpus free, needs 3; b: 2 of 8 cpus free, needs 3"
     }
@@ -99,7 +99,7 @@ def test_declared_needs_are_summed_over_all_that_a_node_has() -> None:
 def test_memory_of_models_that_share_a_node_adds_up() -> None:
     desk = Desk.of(node("a"), model("m", profile={"memory": "20GiB"}), model("n", profile={"memory": "13GiB"}))
     decided = desk.plan()
-    assert told(decided) == ["start m-0 @a"]
+    assert told(decided) == ["start m-1-0 @a"]
     assert held(decided)["model/n: start replica 1 of 1"] == "room: a: 12GiB of memory free, needs 13GiB"
 
 
@@ -107,15 +107,15 @@ def test_a_replica_on_its_way_out_keeps_its_room_and_its_port_until_it_is_gone()
     desk = Desk.of(node("a"), model("m", profile={"cpus": 5}))
     desk.settle()
     desk.want(node("a"), model("n", profile={"cpus": 5}))
-    assert told(desk.plan()) == ["drain m-0 @a", "withdraw m-0 @a"]
+    assert told(desk.plan()) == ["drain m-1-0 @a", "withdraw m-1-0 @a"]
     desk.obey()
-    assert told(desk.plan()) == ["stop m-0 @a"]
-    desk.phase("m-0", Phase.STOPPING)
+    assert told(desk.plan()) == ["stop m-1-0 @a"]
+    desk.phase("m-1-0", Phase.STOPPING)
     decided = desk.plan()
     assert told(decided) == []
     assert "3 of 8 cpus free" in held(decided)["model/n: start replica 1 of 1"]
     desk.hear("a")
-    assert told(desk.plan()) == ["start n-0 @a"]
+    assert told(desk.plan()) == ["start n-1-0 @a"]
 
 
 def test_profiles_are_tried_in_order_of_priority_and_the_first_that_fits_is_taken() -> None:
@@ -126,8 +126,8 @@ def test_profiles_are_tried_in_order_of_priority_and_the_first_that_fits_is_take
     desk = Desk.of(node("a"), model("m", 2, profiles=profiles))
     decided = desk.plan()
     assert [(one.spec.replica, one.spec.profile) for one in decided.orders["a"].shards] == [
-        ("m-0", "large"),
-        ("m-1", "small"),
+        ("m-1-0", "large"),
+        ("m-1-1", "small"),
     ]
 
 
@@ -151,11 +151,11 @@ def test_a_shard_whose_port_another_program_took_gets_another_one() -> None:
     desk.plan()
     desk.facts["a"] = facts(foreign_ports=(20000,))
     desk.obey(Phase.WAITING)
-    desk.phase("m-0", Phase.WAITING, Reason("port_taken", "port 20000 is taken"))
+    desk.phase("m-1-0", Phase.WAITING, Reason("port_taken", "port 20000 is taken"))
     decided = desk.plan()
-    assert told(decided) == ["move port m-0 @a"]
-    assert why(decided, "move port m-0 @a") == "port 20000 is taken; gets port 20001"
-    assert [(one.spec.shard, one.spec.port) for one in decided.orders["a"].shards] == [("m-0.s0", 20001)]
+    assert told(decided) == ["move port m-1-0 @a"]
+    assert why(decided, "move port m-1-0 @a") == "port 20000 is taken; gets port 20001"
+    assert [(one.spec.shard, one.spec.port) for one in decided.orders["a"].shards] == [("m-1-0.s0", 20001)]
     assert told(desk.plan()) == [], "the node's old word about the old port moves it once only"
 
 
@@ -164,10 +164,10 @@ def test_a_shard_whose_port_is_taken_waits_with_a_reason_if_the_range_is_full() 
     desk.plan()
     desk.facts["a"] = facts(foreign_ports=(20000,))
     desk.obey(Phase.WAITING)
-    desk.phase("m-0", Phase.WAITING, Reason("port_taken", "port 20000 is taken"))
+    desk.phase("m-1-0", Phase.WAITING, Reason("port_taken", "port 20000 is taken"))
     decided = desk.plan()
     assert told(decided) == []
-    assert held(decided) == {"replica/m-0: move to another port": "a free port in control.ports"}
+    assert held(decided) == {"replica/m-1-0: move to another port": "a free port in control.ports"}
 
 
 def test_the_smallest_free_number_names_a_replica_and_one_on_its_way_out_still_has_its_own() -> None:
@@ -177,11 +177,11 @@ def test_the_smallest_free_number_names_a_replica_and_one_on_its_way_out_still_h
     desk.plan()
     desk.obey()
     desk.plan()
-    desk.phase("m-0", Phase.STOPPING)
-    desk.phase("m-2", Phase.STOPPING)
+    desk.phase("m-1-0", Phase.STOPPING)
+    desk.phase("m-1-2", Phase.STOPPING)
     desk.hear("b")
     desk.want(node("a"), node("b"), model("m", 1))
-    assert told(desk.plan()) == ["start m-1 @b"]
+    assert told(desk.plan()) == ["start m-1-1 @b"]
 
 
 def test_the_same_snapshot_gives_the_same_plan() -> None:
@@ -194,8 +194,8 @@ def test_what_an_unreachable_node_holds_still_counts_when_it_is_back() -> None:
     desk.settle()
     desk.lose("a")
     desk.want(node("a"), node("b"), model("m"), model("n"), model("o"))
-    assert [line for line in told(desk.plan()) if line.startswith("start")] == ["start n-0 @b", "start o-0 @b"]
+    assert [line for line in told(desk.plan()) if line.startswith("start")] == ["start n-1-0 @b", "start o-1-0 @b"]
     desk.regain("a")
     desk.obey()
     desk.want(node("a"), node("b"), *(model(name) for name in "mnop"))
-    assert [line for line in told(desk.plan()) if line.startswith("start")] == ["start p-0 @a"]
+    assert [line for line in told(desk.plan()) if line.startswith("start")] == ["start p-1-0 @a"]

@@ -43,8 +43,8 @@ def test_what_does_not_restart_changes_no_replica(change) -> None:
     desk.want(A, model("m", **change))
     decided = desk.plan()
     assert decided.actions == ()
-    assert ordered(decided) == {"a": ["m-0"]}
-    assert published(decided) == ["m-0"]
+    assert ordered(decided) == {"a": ["m-1-0"]}
+    assert published(decided) == ["m-1-0"]
 
 
 def test_a_live_setting_travels_in_the_order_and_restarts_nothing() -> None:
@@ -65,20 +65,20 @@ def test_changed_arguments_start_the_new_one_first_and_drain_the_old_one_only_wh
     desk = serving(A, B, model("m"))
     desk.want(A, B, model("m", 1, "--ctx", "1"))
     decided = desk.plan()
-    assert told(decided) == ["start m-1 @b"]
-    assert why(decided, "start m-1 @b").startswith("replaces an outdated one (m-0)")
-    assert held(decided) == {"replica/m-0: drain (outdated)": "1 more to serve first"}
+    assert told(decided) == ["start m-1-1 @b"]
+    assert why(decided, "start m-1-1 @b").startswith("replaces an outdated one (m-1-0)")
+    assert held(decided) == {"replica/m-1-0: drain (outdated)": "1 more to serve first"}
     for phase in (Phase.WAITING, Phase.STARTING, Phase.BACKOFF):
         desk.obey(phase)
-        desk.phase("m-1", phase)
+        desk.phase("m-1-1", phase)
         decided = desk.plan()
-        assert (told(decided), published(decided)) == ([], ["m-0"]), phase
-    desk.phase("m-1", Phase.READY)
+        assert (told(decided), published(decided)) == ([], ["m-1-0"]), phase
+    desk.phase("m-1-1", Phase.READY)
     decided = desk.plan()
-    assert told(decided) == ["drain m-0 @a", "publish m-1 @b", "withdraw m-0 @a"]
-    assert published(decided) == ["m-1"]
+    assert told(decided) == ["drain m-1-0 @a", "publish m-1-1 @b", "withdraw m-1-0 @a"]
+    assert published(decided) == ["m-1-1"]
     desk.obey()
-    assert told(desk.plan()) == ["stop m-0 @a"]
+    assert told(desk.plan()) == ["stop m-1-0 @a"]
 
 
 def test_a_rollover_goes_one_by_one_and_never_below_the_wanted_number() -> None:
@@ -119,25 +119,25 @@ def test_a_single_replica_without_room_keeps_serving_and_the_hold_says_why() -> 
     for _ in range(5):
         decided = desk.plan(100.0)
         assert told(decided) == []
-        assert published(decided) == ["m-0"]
+        assert published(decided) == ["m-1-0"]
     assert held(decided) == {
         "model/m: start replica 1 of 1": "room: a: 3 of 8 cpus free, needs 5",
-        "replica/m-0: drain (outdated)": "1 more to serve first",
+        "replica/m-1-0: drain (outdated)": "1 more to serve first",
     }
 
 
 def test_a_new_revision_that_fails_leaves_the_old_one_serving_and_says_why() -> None:
     desk = serving(A, B, model("m", 2))
     desk.want(A, B, model("m", 2, "--oops"))
-    assert told(desk.plan()) == ["start m-2 @a"]
+    assert told(desk.plan()) == ["start m-1-2 @a"]
     desk.obey(Phase.STARTING)
-    desk.phase("m-2", Phase.FAILED, Reason("bad_arguments", "the engine refused its arguments"))
+    desk.phase("m-1-2", Phase.FAILED, Reason("bad_arguments", "the engine refused its arguments"))
     for _ in range(5):
         decided = desk.plan(600.0)
         assert told(decided) == []
-        assert published(decided) == ["m-0", "m-1"]
-    assert held(decided)["model/m: roll over"] == "m-2 to serve; it is failed (the engine refused its arguments)"
-    assert held(decided)["replica/m-1: drain (outdated)"] == "1 more to serve first"
+        assert published(decided) == ["m-1-0", "m-1-1"]
+    assert held(decided)["model/m: roll over"] == "m-1-2 to serve; it is failed (the engine refused its arguments)"
+    assert held(decided)["replica/m-1-1: drain (outdated)"] == "1 more to serve first"
 
 
 @pytest.mark.parametrize("bad", [Phase.FAILED, Phase.BACKOFF, Phase.WAITING, Phase.STARTING])
@@ -163,25 +163,25 @@ def test_going_back_to_the_old_revision_drops_the_bad_one_and_restarts_nothing()
     desk.plan()
     desk.obey(Phase.BACKOFF)
     desk.want(A, B, model("m"))
-    assert told(desk.plan()) == ["drain m-1 @b", "stop m-1 @b"]
+    assert told(desk.plan()) == ["drain m-1-1 @b", "stop m-1-1 @b"]
     desk.obey()
-    assert ordered(desk.plan()) == {"a": ["m-0"], "b": []}
+    assert ordered(desk.plan()) == {"a": ["m-1-0"], "b": []}
 
 
 def test_a_drain_that_began_for_a_rollover_is_called_off_by_going_back() -> None:
     desk = serving(A, B, model("m"))
-    desk.use("m-0", Active(1))
+    desk.use("m-1-0", Active(1))
     desk.want(A, B, model("m", 1, "--new"))
     desk.plan()
     desk.obey()
-    assert "drain m-0 @a" in told(desk.plan())
+    assert "drain m-1-0 @a" in told(desk.plan())
     desk.obey()
     desk.want(A, B, model("m"))
     decided = desk.plan()
-    assert told(decided)[0] == "keep m-0 @a"
+    assert told(decided)[0] == "keep m-1-0 @a"
     desk.obey()
-    assert published(desk.plan())[0] == "m-0"
-    assert published(desk.settle()) == ["m-0"]
+    assert published(desk.plan())[0] == "m-1-0"
+    assert published(desk.settle()) == ["m-1-0"]
 
 
 def test_a_second_change_while_the_first_rolls_ends_with_the_second_alone() -> None:

@@ -25,8 +25,8 @@ def scaled(desk: Desk, replicas: int) -> Plan:
 def test_scaling_up_touches_nothing_that_runs() -> None:
     desk = serving(1)
     decided = scaled(desk, 3)
-    assert told(decided) == ["start m-1 @b", "start m-2 @a"]
-    assert published(decided) == ["m-0"]
+    assert told(decided) == ["start m-1-1 @b", "start m-1-2 @a"]
+    assert published(decided) == ["m-1-0"]
 
 
 def test_a_replica_is_published_when_it_is_ready_and_not_before() -> None:
@@ -34,34 +34,34 @@ def test_a_replica_is_published_when_it_is_ready_and_not_before() -> None:
     desk.plan()
     for phase in (Phase.WAITING, Phase.STARTING, Phase.BACKOFF, Phase.FAILED, Phase.STOPPING):
         desk.obey(phase)
-        desk.phase("m-0", phase)
+        desk.phase("m-1-0", phase)
         decided = desk.plan()
         assert (told(decided), published(decided)) == ([], []), phase
-    desk.phase("m-0", Phase.READY)
+    desk.phase("m-1-0", Phase.READY)
     decided = desk.plan()
-    assert told(decided) == ["publish m-0 @a"]
-    assert why(decided, "publish m-0 @a") == "it is ready at a.test:20000"
+    assert told(decided) == ["publish m-1-0 @a"]
+    assert why(decided, "publish m-1-0 @a") == "it is ready at a.test:20000"
 
 
 def test_scaling_down_withdraws_then_drains_then_stops_the_newest() -> None:
     desk = serving(3)
     decided = scaled(desk, 1)
-    assert told(decided) == ["drain m-2 @a", "drain m-1 @b", "withdraw m-1 @b", "withdraw m-2 @a"]
-    assert published(decided) == ["m-0"]
-    assert ordered(decided) == {"a": ["m-0", "~m-2"], "b": ["~m-1"]}
+    assert told(decided) == ["drain m-1-2 @a", "drain m-1-1 @b", "withdraw m-1-1 @b", "withdraw m-1-2 @a"]
+    assert published(decided) == ["m-1-0"]
+    assert ordered(decided) == {"a": ["m-1-0", "~m-1-2"], "b": ["~m-1-1"]}
     desk.obey()
     decided = desk.plan()
-    assert told(decided) == ["stop m-2 @a", "stop m-1 @b"]
-    assert ordered(decided) == {"a": ["m-0"], "b": []}
+    assert told(decided) == ["stop m-1-2 @a", "stop m-1-1 @b"]
+    assert ordered(decided) == {"a": ["m-1-0"], "b": []}
 
 
 def test_scaling_down_takes_what_serves_least() -> None:
     desk = serving(3)
-    desk.phase("m-0", Phase.STARTING)
-    desk.phase("m-1", Phase.FAILED)
+    desk.phase("m-1-0", Phase.STARTING)
+    desk.phase("m-1-1", Phase.FAILED)
     decided = scaled(desk, 1)
-    assert [line for line in told(decided) if line.startswith("drain")] == ["drain m-1 @b", "drain m-0 @a"]
-    assert published(decided) == ["m-2"]
+    assert [line for line in told(decided) if line.startswith("drain")] == ["drain m-1-1 @b", "drain m-1-0 @a"]
+    assert published(decided) == ["m-1-2"]
 
 
 @pytest.mark.parametrize(
@@ -73,15 +73,15 @@ def test_scaling_down_takes_what_serves_least() -> None:
 )
 def test_nothing_is_stopped_while_requests_are_in_flight_or_nobody_knows(usage, waits_for) -> None:
     desk = serving(1)
-    desk.use("m-0", usage)
+    desk.use("m-1-0", usage)
     scaled(desk, 0)
     for _ in range(5):
         desk.obey()
         decided = desk.plan(10.0)
         assert told(decided) == []
-        assert held(decided) == {"replica/m-0: stop": waits_for}
-    desk.use("m-0", Idle(desk.now))
-    assert told(desk.plan()) == ["stop m-0 @a"]
+        assert held(decided) == {"replica/m-1-0: stop": waits_for}
+    desk.use("m-1-0", Idle(desk.now))
+    assert told(desk.plan()) == ["stop m-1-0 @a"]
 
 
 def test_without_any_word_from_a_gateway_nothing_is_stopped() -> None:
@@ -91,52 +91,53 @@ def test_without_any_word_from_a_gateway_nothing_is_stopped() -> None:
     desk.obey()
     assert told(desk.plan()) == []
     desk.usage = QUIET
-    assert told(desk.plan()) == ["stop m-0 @a"]
+    assert told(desk.plan()) == ["stop m-1-0 @a"]
 
 
 def test_what_was_quiet_in_the_round_of_its_withdrawal_waits_for_a_word_about_the_new_table() -> None:
     desk = serving(1)
-    desk.use("m-0", Idle(Instant(900.0)))
+    desk.use("m-1-0", Idle(Instant(900.0)))
     decided = scaled(desk, 0)
-    assert "stop m-0 @a" not in told(decided)
-    assert held(decided) == {"replica/m-0: stop": "its requests to finish: nothing in flight"}
+    assert "stop m-1-0 @a" not in told(decided)
+    assert held(decided) == {"replica/m-1-0: stop": "its requests to finish: nothing in flight"}
 
 
 def test_the_drain_deadline_ends_the_wait() -> None:
     desk = Desk.of(cluster(router={"timeouts": {"drain": "60s"}}), *NODES, model("m"))
     desk.settle()
-    desk.use("m-0", Active(1))
+    desk.use("m-1-0", Active(1))
     desk.want(cluster(router={"timeouts": {"drain": "60s"}}), *NODES, model("m", 0))
-    assert "drain m-0 @a" in told(desk.plan())
+    assert "drain m-1-0 @a" in told(desk.plan())
     desk.obey()
     assert told(desk.plan(59.0)) == []
     decided = desk.plan(1.0)
-    assert why(decided, "stop m-0 @a") == "its drain deadline of 60s passed (1 in flight)"
+    assert why(decided, "stop m-1-0 @a") == "its drain deadline of 60s passed (1 in flight)"
 
 
 def test_a_drain_is_called_off_when_the_replica_is_wanted_again() -> None:
     desk = serving(2)
-    desk.use("m-1", Active(1))
-    assert "drain m-1 @b" in told(scaled(desk, 1))
+    desk.use("m-1-1", Active(1))
+    assert "drain m-1-1 @b" in told(scaled(desk, 1))
     desk.obey()
     decided = scaled(desk, 2)
-    assert told(decided) == ["keep m-1 @b"]
-    assert ordered(decided) == {"a": ["m-0"], "b": ["m-1"]}
+    assert told(decided) == ["keep m-1-1 @b", "publish m-1-1 @b"]
+    assert ordered(decided) == {"a": ["m-1-0"], "b": ["m-1-1"]}
     assert decided.draining == {}
+    assert published(decided) == ["m-1-0", "m-1-1"], "its node still reports it as draining"
     desk.obey()
-    assert told(desk.plan()) == ["publish m-1 @b"]
+    assert told(desk.plan()) == []
 
 
 def test_a_second_drain_gets_a_deadline_of_its_own() -> None:
     desk = serving(2)
-    desk.use("m-1", Active(1))
+    desk.use("m-1-1", Active(1))
     scaled(desk, 1)
     desk.obey()
     scaled(desk, 2)
     desk.obey()
     desk.plan(250.0)
     decided = scaled(desk, 1)
-    assert decided.draining == {"m-1": desk.now}
+    assert decided.draining == {"m-1-1": desk.now}
     desk.obey()
     assert told(desk.plan(200.0)) == []
 
@@ -147,33 +148,33 @@ def test_replicas_0_switches_a_model_off_and_keeps_it_known() -> None:
     decided = desk.settle()
     assert ordered(decided) == {"a": [], "b": []}
     assert [(one.name, one.wanted) for one in decided.table.models] == [("m", 0)]
-    assert told(scaled(desk, 1)) == ["start m-0 @a"]
+    assert told(scaled(desk, 1)) == ["start m-1-0 @a"]
 
 
 def test_a_model_that_left_the_catalog_is_drained_and_stopped() -> None:
     desk = Desk.of(*NODES, model("m"), model("n"))
     desk.settle()
-    desk.use("m-0", Active(1))
+    desk.use("m-1-0", Active(1))
     desk.want(*NODES, model("n"))
     decided = desk.plan()
-    assert told(decided) == ["drain m-0 @a", "withdraw m-0 @a"]
-    assert why(decided, "drain m-0 @a") == "model/m is no longer in the catalog"
+    assert told(decided) == ["drain m-1-0 @a", "withdraw m-1-0 @a"]
+    assert why(decided, "drain m-1-0 @a") == "model/m is no longer in the catalog"
     assert [one.name for one in decided.table.models] == ["n"]
     desk.obey()
     assert told(desk.plan()) == []
-    desk.use("m-0", Idle(desk.now))
-    assert told(desk.plan()) == ["stop m-0 @a"]
+    desk.use("m-1-0", Idle(desk.now))
+    assert told(desk.plan()) == ["stop m-1-0 @a"]
     desk.obey()
-    assert ordered(desk.plan()) == {"a": [], "b": ["n-0"]}
+    assert ordered(desk.plan()) == {"a": [], "b": ["n-1-0"]}
 
 
 def test_a_model_that_is_taken_out_and_put_back_keeps_its_draining_replica() -> None:
     desk = serving(1)
-    desk.use("m-0", Active(1))
+    desk.use("m-1-0", Active(1))
     desk.want(*NODES)
     desk.plan()
     desk.obey()
-    assert told(scaled(desk, 1)) == ["keep m-0 @a"]
+    assert told(scaled(desk, 1)) == ["keep m-1-0 @a", "publish m-1-0 @a"]
 
 
 def test_a_draining_replica_that_never_came_up_is_stopped_at_once() -> None:
@@ -181,17 +182,17 @@ def test_a_draining_replica_that_never_came_up_is_stopped_at_once() -> None:
     scaled(desk, 2)
     desk.obey(Phase.BACKOFF)
     decided = scaled(desk, 1)
-    assert told(decided) == ["drain m-1 @b", "stop m-1 @b"]
-    assert why(decided, "stop m-1 @b") == "it has no process"
+    assert told(decided) == ["drain m-1-1 @b", "stop m-1-1 @b"]
+    assert why(decided, "stop m-1-1 @b") == "it has no process"
 
 
 def test_a_failed_replica_is_not_replaced_by_another_that_would_fail_too() -> None:
     desk = serving(1)
-    desk.phase("m-0", Phase.FAILED)
+    desk.phase("m-1-0", Phase.FAILED)
     decided = desk.plan()
-    assert told(decided) == ["withdraw m-0 @a"]
+    assert told(decided) == ["withdraw m-1-0 @a"]
     assert desk.plan().actions == ()
-    assert ordered(decided)["a"] == ["m-0"]
+    assert ordered(decided)["a"] == ["m-1-0"]
 
 
 def test_usage_of_a_replica_nobody_spoke_of_is_what_the_view_says_of_the_rest() -> None:
