@@ -27,7 +27,7 @@ def read_directory(directory: Path) -> Source:
             for name in sorted(names):
                 path = Path(root) / name
                 shown = path.relative_to(directory).as_posix().encode("utf-8", "backslashreplace").decode()
-                if not name.endswith(SUFFIXES):
+                if not name.lower().endswith(SUFFIXES):
                     continue
                 if path.is_symlink():
                     refused[shown] = "symlink"

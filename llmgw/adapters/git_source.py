@@ -94,7 +94,7 @@ class GitSource:
         for entry in filter(None, listing.split(b"\0")):
             meta, _, name = entry.partition(b"\t")
             mode, _, digest = meta.split(b" ")
-            if not name.endswith(SUFFIXES):
+            if not name.lower().endswith(SUFFIXES):
                 continue
             path = name.decode("utf-8", "backslashreplace")
             if mode in _KINDS:

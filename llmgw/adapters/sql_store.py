@@ -60,7 +60,7 @@ class SqlStore:
     """Implements `LeaseKeeper` and `EventSink`. Call `open` first and `close` last."""
 
     def __init__(self, url: str) -> None:
-        self._engine = sa.create_engine(url, pool_pre_ping=not url.startswith("sqlite"))
+        self._engine = _engine(url)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._recorded = 0
         if self._engine.dialect.name == "sqlite":
@@ -201,6 +201,21 @@ class SqlStore:
             if self._recorded % 1000 == 1:
                 newest = sa.select(sa.func.max(_events.c.id)).scalar_subquery()
                 connection.execute(sa.delete(_events).where(_events.c.id <= newest - KEPT_EVENTS))
+
+
+def _engine(url: str) -> sa.Engine:
+    """Return the engine of a URL. Raises StoreUnavailable for one that will not do."""
+    scheme, _, rest = url.partition("://")
+    if scheme == "postgresql":
+        scheme = "postgresql+psycopg"
+    if scheme not in ("sqlite", "postgresql+psycopg"):
+        raise StoreUnavailable(f"a store is sqlite:///FILE or postgresql://USER@HOST/DATABASE, not {scheme}://")
+    try:
+        return sa.create_engine(f"{scheme}://{rest}", pool_pre_ping=scheme != "sqlite")
+    except ModuleNotFoundError as error:
+        raise StoreUnavailable("PostgreSQL needs a driver; run `pip install 'llmgw[postgres]'`") from error
+    except SQLAlchemyError as error:
+        raise StoreUnavailable(f"its URL cannot be read: {_one_line(error)}") from error
 
 
 def _configure_sqlite(connection: Any, _: object) -> None:

@@ -89,6 +89,17 @@ class Disk:
         except (FileNotFoundError, ValidationError):
             return None
 
+    def store_cluster(self, name: str) -> None:
+        """Keep the cluster whose orders are obeyed. Raises OSError."""
+        _write(self.root / "cluster", name.encode())
+
+    def cluster(self) -> str:
+        """Return the cluster whose orders are obeyed; empty before the first."""
+        try:
+            return (self.root / "cluster").read_text()
+        except OSError:
+            return ""
+
     def store_record(self, record: Record) -> None:
         """Keep the proof of a started process. Raises OSError."""
         _write(self.root / "shards" / f"{record.spec.shard}.json", _RECORD.dump_json(record))

@@ -5,6 +5,7 @@ By default engines outlive the agent: SIGTERM ends it and leaves them running, t
 """
 
 import asyncio
+import logging
 import os
 import signal
 from pathlib import Path
@@ -18,6 +19,8 @@ from llmgw.agent.state import AgentState
 from llmgw.base.ids import BootId
 from llmgw.runtime.clock import RandomIds, SystemClock
 from llmgw.runtime.supervisor import Supervisor, first_of
+
+log = logging.getLogger(__name__)
 
 
 class CannotStart(Exception):
@@ -74,11 +77,13 @@ async def _run(socket: Path, state_dir: Path, weights_dir: Path | None, *, ephem
     try:
         await runner.adopt()
         await server.start()
+        log.info("listening", extra={"socket": socket, "state": state_dir, "weights": weights_dir or "none"})
         tasks.loop("time", runner.run())
         await first_of(stopping.wait(), runner.failure(), tasks.failure())
     except SocketTaken as error:
         raise CannotStart(str(error)) from error
     finally:
+        log.info("stopping", extra={"engines": "ended with the agent" if ephemeral else "run on"})
         await server.stop()
         await tasks.stop()
         await runner.stop(engines=ephemeral)

@@ -113,7 +113,15 @@ class Runner:
             except TimeoutError:
                 self.dispatch(Tick())
 
-    def obey(self, order: NodeOrder) -> None:
+    def belongs_to_another(self, cluster: str) -> str:
+        """Return the cluster that this agent obeys, if it is another one and something of it is here; empty otherwise.
+
+        Two clusters that share a node by mistake would end each other's engines for ever.
+        """
+        mine = self._disk.cluster()
+        return mine if mine not in ("", cluster) and self._state.holds_anything else ""
+
+    def obey(self, order: NodeOrder, cluster: str) -> None:
         """Take an order from a control plane, unless it is older than the one in force or cannot be stored."""
         if not self._state.accepts(order):
             log.warning("refused an older order", extra={"epoch": order.epoch, "generation": order.generation})
@@ -122,6 +130,8 @@ class Runner:
         if order == self._state.order:
             return
         try:
+            if self._disk.cluster() != cluster:
+                self._disk.store_cluster(cluster)
             self._disk.store_order(order)
         except OSError as error:
             self._complain(f"cannot store orders, so none is obeyed: {error.strerror} ({self._disk.root})")
@@ -204,6 +214,9 @@ class Runner:
     def _on_end(self, spec: ShardSpec, attempt: int) -> Callable[[int], None]:
         def ended(pid: int) -> None:
             ending = self._processes.ending(pid)
+            if self._state.is_stopping(spec.shard):
+                log.info("engine ended as asked", extra={"shard": spec.shard, "attempt": attempt, "pid": pid})
+                return
             tail = self._disk.tail(spec.shard, attempt, TAIL_LINES)
             code, text = _classify(spec, ending, tail)
             log.warning("engine ended", extra={"shard": spec.shard, "attempt": attempt, "pid": pid, "how": text})

@@ -15,7 +15,7 @@ from llmgw.base.ids import NodeName
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import frame
-from llmgw.wire.messages import PROTOCOL, FromAgent, Hello, LogReply, LogRequest, Order, Said, Welcome, encode
+from llmgw.wire.messages import PROTOCOL, FromAgent, Hello, LogReply, LogRequest, Order, Refused, Said, Welcome, encode
 from llmgw.wire.session import Session
 
 log = logging.getLogger(__name__)
@@ -96,6 +96,7 @@ class _Connection:
         self._disk = disk
         self._session = Session("agent")
         self._node = NodeName("")
+        self._cluster = ""
         self._tasks = Supervisor("session")
 
     async def run(self) -> None:
@@ -106,7 +107,7 @@ class _Connection:
                         case Hello():
                             await self._greet(message)
                         case Order():
-                            self._runner.obey(message.order)
+                            self._runner.obey(message.order, self._cluster)
                         case LogRequest():
                             await self._send(self._log(message))
                         case _:
@@ -116,6 +117,18 @@ class _Connection:
             self._writer.close()
 
     async def _greet(self, hello: Hello) -> None:
+        mine = self._runner.belongs_to_another(hello.cluster)
+        if mine:
+            await self._send(
+                Refused(
+                    f"the agent of this node runs engines for cluster {mine}, not {hello.cluster}; remove the node from one of "
+                    "the two, or run a second agent with its own --socket and --state-dir"
+                )
+            )
+            raise ProtocolError(
+                f"a control plane of cluster {hello.cluster} was refused; this agent obeys cluster {mine}"
+            )
+        self._cluster = hello.cluster
         self._node = hello.node
         log.info("a control plane connected", extra={"node": hello.node, "version": hello.version})
         await self._send(Welcome(PROTOCOL, __version__))

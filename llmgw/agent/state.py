@@ -134,6 +134,16 @@ class AgentState:
             if shard.running is not None and shard.pid is not None
         ]
 
+    @property
+    def holds_anything(self) -> bool:
+        """Whether any shard is known here, running or not."""
+        return bool(self._shards)
+
+    def is_stopping(self, shard: ShardId) -> bool:
+        """Whether a shard is being ended by us."""
+        known = self._shards.get(shard)
+        return known is None or known.phase is Phase.STOPPING
+
     def attempt_of(self, shard: ShardId) -> int:
         """Return the number of the newest attempt; 0 if there was none or the shard is not known."""
         known = self._shards.get(shard)

@@ -81,7 +81,11 @@ def default_state_dir() -> Path:
 def run_server(settings: ServerSettings) -> None:
     """Run until SIGTERM or SIGINT. Raises CannotStart."""
     with _state_dir(settings), _reserved_port(settings) as port:
-        asyncio.run(_Server(settings, port).run())
+        try:
+            server = _Server(settings, port)
+        except StoreUnavailable as error:
+            raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
+        asyncio.run(server.run())
 
 
 class _Server:
@@ -170,6 +174,9 @@ class _Server:
             for pid in self._workers.pids:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        else:
+            limit = self._settings.drain
+            log.info("stopping; running requests may take up to %.0f s; a second signal cuts them", limit)
         stopping.set()
 
     async def _open_store(self) -> None:

@@ -46,6 +46,15 @@ def _profile(
     else:
         yield from _shape(document, path, profile)
     yield from _impossible(document, path, profile, facts)
+    yield from _own_flags(document, path, profile, facts)
+
+
+def _own_flags(document: Document, path: Path, profile: Profile, facts: EngineFacts) -> Iterator[Problem]:
+    for index, argument in enumerate(profile.args):
+        flag = argument.partition("=")[0]
+        if flag in facts.own_flags:
+            message = f"{quoted(flag)} is set by llmgw, which has to know it; remove it"
+            yield document.problem((*path, "args", index), "own-flag", message)
 
 
 def _without_gpu(document: Document, path: Path, profile: Profile, facts: EngineFacts) -> Iterator[Problem]:

@@ -72,7 +72,7 @@ class Compiler:
     def compile(self, tree: SourceTree) -> Accepted | Rejected:
         """Compile a tree, and keep what was read of its files until the next."""
         paths = sorted(path for path in tree.files if is_object_file(path))
-        problems = [*_refused(tree), *_colliding(paths)]
+        problems = [*_refused(tree), *_colliding(paths), *_misnamed(tree)]
         if not paths and not problems:
             message = f"no YAML file in this directory; add one with `apiVersion: {API_VERSION}` and `kind: Cluster`"
             return Rejected(tree.revision, (Problem("", 0, 0, message, "no-files"),))
@@ -182,6 +182,14 @@ def _refused(tree: SourceTree) -> Iterator[Problem]:
         elif not _hidden(path) and "." not in path.rpartition("/")[2]:
             message = f"a {what}, which is not read: objects in it are not seen"
             yield Problem(path, 0, 0, message, "not-a-file", "warning")
+
+
+def _misnamed(tree: SourceTree) -> Iterator[Problem]:
+    """A renamed file whose object silently vanished would be taken for a removed one."""
+    for path in sorted(tree.files):
+        if not is_object_file(path) and is_object_file(path.lower()):
+            stem = path.rpartition(".")[0]
+            yield Problem(path, 0, 0, f"is not read, for its ending; rename it to {stem}.yaml", "misnamed-file")
 
 
 def _colliding(paths: list[str]) -> Iterator[Problem]:

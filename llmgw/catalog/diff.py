@@ -7,6 +7,7 @@ filled in, so writing a default down is not a change either. Items of lists are 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -76,8 +77,14 @@ def _values(old: Any, new: Any, path: str, impact: Impact) -> Iterator[FieldChan
     if isinstance(old, BaseModel) and isinstance(new, BaseModel) and type(old) is type(new):
         yield from _fields(old, new, f"{path}.")
     elif isinstance(old, list) and isinstance(new, list) and (names := _named(old)) and (others := _named(new)):
-        for key in [*names, *(key for key in others if key not in names)]:
-            yield from _values(names.get(key), others.get(key), f"{path}[name={key}]", impact)
+        gone = [key for key in names if key not in others]
+        added = [key for key in others if key not in names]
+        for key in names:
+            if key in others:
+                yield from _values(names[key], others[key], f"{path}[name={key}]", impact)
+        for before, after in zip_longest(gone, added):  # a renamed item is one that changed its name
+            label = before if before is not None else after
+            yield from _values(names.get(before), others.get(after), f"{path}[name={label}]", impact)
     else:
         yield FieldChange(path, _text(old), _text(new), impact)
 

@@ -7,7 +7,7 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmgw.cli.main import Failed
+from llmgw.cli.main import Failed, WrongUsage
 
 PATIENCE = 60.0
 """Seconds for an answer."""
@@ -33,7 +33,9 @@ def ask(server: str, method: str, path: str, body: dict[str, Any] | None = None)
             parts.hostname or "localhost", parts.port or 80, timeout=PATIENCE
         )
     elif "://" in where:
-        raise Failed(f"--server {where} is not known; name a socket's path or http://HOST:PORT")
+        raise WrongUsage(f"--server {where} is not known; name a socket's path or http://HOST:PORT")
+    elif "/" not in where and ":" in where:
+        raise WrongUsage(f"--server {where} is not known; write http://{where}, or name a socket's path")
     else:
         connection = _UnixConnection(where)
     try:
@@ -55,6 +57,8 @@ def ask(server: str, method: str, path: str, body: dict[str, Any] | None = None)
         connection.close()
     if not isinstance(data, dict):
         raise Failed(f"what answers at {where} is not an llmgw server")
+    if isinstance(data.get("error"), dict):
+        raise Failed(f"{where} is the gateway; the admin API is on the server's admin socket, or on its --admin-listen")
     if answer.status != 200:
         raise Failed(str(data.get("error", f"the server answered {answer.status}")))
     return data

@@ -54,13 +54,13 @@ def run_demo(listen: str, *, once: bool) -> None:
             str(root / "server/admin.sock"),
             [(server_process, logs / "server.log"), (agent_process, logs / "agent.log")],
         )
-        base = _steps(watch)
+        base, engine = _steps(watch)
         _chat(base)
         if once:
             _say("done", "everything that was started is stopped now")
             return
         try:
-            _next_steps(base, root, directory)
+            _next_steps(base, root, directory, engine)
             while server_process.poll() is None and agent_process.poll() is None:
                 time.sleep(0.3)
         except KeyboardInterrupt:
@@ -69,8 +69,8 @@ def run_demo(listen: str, *, once: bool) -> None:
         raise Failed(f"a process of the demo ended; its last words:\n{_tail(logs / 'server.log')}")
 
 
-def _steps(watch: "_Watch") -> str:
-    """Print each step as it becomes true; return the address of the gateway."""
+def _steps(watch: "_Watch") -> tuple[str, int]:
+    """Print each step as it becomes true; return the address of the gateway and the engine's pid."""
     shown = watch.until("validated", lambda status: status["source"]["in_force"])
     base = str(shown["control"]["listen"])
     _say("validated", f"revision {shown['source']['in_force'][:10]} is the catalog in force")
@@ -78,12 +78,13 @@ def _steps(watch: "_Watch") -> str:
     replica = shown["replicas"][0]
     _say("placed", f"replica {replica['replica']} on node {replica['node']}, port {replica['port']}")
     shown = watch.until("starting", lambda status: status["replicas"] and status["replicas"][0]["pid"])
-    _say("starting", f"llama.cpp as process {shown['replicas'][0]['pid']}")
+    engine = int(shown["replicas"][0]["pid"])
+    _say("starting", f"llama.cpp as process {engine}")
     watch.until("ready", lambda status: status["replicas"] and status["replicas"][0]["phase"] == "ready")
     _say("ready", "the engine answers for this model")
     watch.until("serving", lambda status: status["models"] and status["models"][0]["ready"] and _answers(base))
     _say("serving", f"OpenAI-compatible at {base}")
-    return base
+    return base, engine
 
 
 def _chat(base: str) -> None:
@@ -101,7 +102,7 @@ def _chat(base: str) -> None:
     print("\n")
 
 
-def _next_steps(base: str, root: Path, directory: Path) -> None:
+def _next_steps(base: str, root: Path, directory: Path, engine: int) -> None:
     llmgw = shutil.which("llmgw", path=str(Path(sys.executable).parent)) or f"{sys.executable} -m llmgw"
     state = f"LLMGW_STATE_DIR={root / 'server'}"
     model = directory / "models/smollm2.yaml"
@@ -113,8 +114,8 @@ def _next_steps(base: str, root: Path, directory: Path) -> None:
     print(f"     sed -i 's/replicas: 1/replicas: 2/' {model}")
     print(f"     {state} {llmgw} plan {directory}")
     print(f"     git -C {directory} commit -qam 'two replicas' && {state} {llmgw} status\n")
-    print("  3. Kill an engine and see it come back:")
-    print(f"     pkill -9 -o -f 'llama.*{MODEL}' ; {state} {llmgw} status\n", flush=True)
+    print("  3. Kill the engine and see it come back:")
+    print(f"     kill -9 {engine} ; {state} {llmgw} status\n", flush=True)
 
 
 class _Watch:

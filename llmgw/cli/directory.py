@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from llmgw.adapters.git_index import in_hook, is_own_commit, read_index
 from llmgw.catalog.compile import Accepted, Compiler
 from llmgw.catalog.problems import Problem
 from llmgw.catalog.source import SourceFailed, SourceTree
-from llmgw.cli.main import FAILED, Failed
+from llmgw.cli.main import FAILED, Failed, WrongUsage
 
 
 def tree_of(directory: Path) -> SourceTree:
@@ -45,7 +46,7 @@ def validate_directory(directory: Path, output: str, *, index: bool | None = Non
         "sarif": partial(render.render_sarif, tool_version=__version__),
     }
     if output not in renderers:
-        raise Failed(f"--format {output} is not known; use {', '.join(renderers)}")
+        raise WrongUsage(f"--format {output} is not known; use {', '.join(renderers)}")
     if index is None:
         index = in_hook(os.environ) and is_own_commit(directory, os.environ)
     tree = staged_tree(directory) if index else tree_of(directory)
@@ -53,6 +54,8 @@ def validate_directory(directory: Path, output: str, *, index: bool | None = Non
         outcome = Compiler(memory).compile(tree)
     valid = isinstance(outcome, Accepted)
     problems = outcome.warnings if isinstance(outcome, Accepted) else outcome.problems
+    if output in ("github", "sarif"):  # read from the repository's root, where CI runs
+        problems = tuple(replace(one, path=_from_here(directory, one.path)) for one in problems)
     if problems or output != "text":
         print(renderers[output](problems).rstrip("\n"))
     if isinstance(outcome, Accepted) and output == "text":
@@ -64,6 +67,10 @@ def validate_directory(directory: Path, output: str, *, index: bool | None = Non
         )
     if not valid:
         raise typer.Exit(FAILED)
+
+
+def _from_here(directory: Path, path: str) -> str:
+    return os.path.normpath(os.path.join(os.path.relpath(directory), path)) if path else path  # noqa: PTH118
 
 
 def write_schemas(directory: Path, *, check: bool) -> None:

@@ -32,6 +32,10 @@ class Failed(Exception):
     """A command cannot do what was asked. The message is one line that says what to do next."""
 
 
+class WrongUsage(Failed):
+    """What was asked cannot be understood."""
+
+
 Server = Annotated[
     str,
     typer.Option(
@@ -126,7 +130,9 @@ def demo(
 
 @app.command()
 def validate(
-    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="The cluster directory.")] = Path(),
+    directory: Annotated[
+        Path, typer.Argument(metavar="[DIR]", envvar="LLMGW_CLUSTER", help="The cluster directory.")
+    ] = Path(),
     output: Annotated[str, typer.Option("--format", help="text, json, github or sarif.")] = "text",
     index: Annotated[
         bool | None,
@@ -204,7 +210,9 @@ def schema(
 
 @app.command()
 def plan(
-    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="The cluster directory.")] = Path(),
+    directory: Annotated[
+        Path, typer.Argument(metavar="[DIR]", envvar="LLMGW_CLUSTER", help="The cluster directory.")
+    ] = Path(),
     server: Server = "",
     as_json: Json = False,
     detailed_exitcode: Annotated[
@@ -269,7 +277,14 @@ def exit_code(command: Callable[[], object]) -> int:
     try:
         code = command()
     except TyperException as error:
-        _complain(f"{error.format_message()} Try `llmgw --help`.")
+        if error.__class__.__name__ == "NoArgsIsHelpError":
+            print(error.format_message())
+            return WRONG_USAGE
+        command = str(getattr(getattr(error, "ctx", object()), "command_path", "llmgw"))
+        _complain(f"{error.format_message().rstrip('.')}. Try `{command} --help`.")
+        return WRONG_USAGE
+    except WrongUsage as error:
+        _complain(str(error))
         return WRONG_USAGE
     except Failed as error:
         _complain(str(error))

@@ -33,9 +33,13 @@ def text(shown: dict[str, Any]) -> str:
     """Return the plan for people: objects, then replicas, then what is held back, then one line that sums it up."""
     problems = [one for one in shown["problems"] if one["severity"] == "error"]
     if not shown["valid"]:
-        lines = [f"  {one['path']}:{one['line']}:{one['column']} {one['message']}" for one in problems]
+        lines = [f"  {one['text']}" for one in problems]
         return "\n".join(["This directory is not valid, so nothing would change:", "", *lines])
-    lines = []
+    lines = (
+        [f"Against revision {shown['based_on'][:10]}, which is in force:", ""]
+        if shown["based_on"] and shown["changes"]
+        else []
+    )
     for one in shown["objects"]:
         lines.append(f"{_SIGNS[one['actions'][0]]} {one['kind'].lower()}/{one['name']} ({one['path']})")
         lines += [f"    {_field(field)}" for field in one["fields"]]

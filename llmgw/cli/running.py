@@ -4,14 +4,14 @@ import sys
 from pathlib import Path
 
 from llmgw.agent.main import CannotStart
-from llmgw.cli.main import Failed
+from llmgw.cli.main import Failed, WrongUsage
 
 
 def address(text: str, option: str) -> tuple[str, int]:
-    """Return (host, port) of `HOST:PORT`, `:PORT` or `[IPV6]:PORT`. Raises Failed."""
+    """Return (host, port) of `HOST:PORT`, `:PORT` or `[IPV6]:PORT`. Raises WrongUsage."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdigit() or int(port) > 65535:
-        raise Failed(f"{option} {text} is not an address; write HOST:PORT, as in 127.0.0.1:8080")
+        raise WrongUsage(f"{option} {text} is not an address; write HOST:PORT, as in 127.0.0.1:8080")
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
@@ -78,5 +78,5 @@ def run_node_agent(
 
 def _level(text: str) -> str:
     if text.lower() not in ("debug", "info", "warning", "error"):
-        raise Failed(f"--log-level {text} is not known; use debug, info, warning or error")
+        raise WrongUsage(f"--log-level {text} is not known; use debug, info, warning or error")
     return text.lower()

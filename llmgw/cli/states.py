@@ -70,7 +70,7 @@ def _models(shown: dict[str, Any]) -> list[str]:
             model["name"],
             ", ".join(model["aliases"]) or "-",
             f"{model['ready']}/{model['wanted']}",
-            "; ".join(model["waits_for"]) or "-",
+            _cut("; ".join(model["waits_for"])) or "-",
         )
         for model in shown["models"]
     ]
@@ -96,7 +96,7 @@ def _replicas(shown: dict[str, Any]) -> list[str]:
                 one["address"] or f"port {one['port']}",
                 str(one["attempt"]),
                 uses,
-                one["reason"] or one["degraded"] or "-",
+                _cut(_reason(one)) or "-",
             )
         )
         end = one["last_end"]
@@ -107,6 +107,18 @@ def _replicas(shown: dict[str, Any]) -> list[str]:
             )
     head = ("REPLICA", "NODE", "PHASE", "FOR", "PID", "ADDRESS", "ATTEMPT", "USE", "REASON")
     return [*table(head, rows), *notes]
+
+
+def _reason(one: dict[str, Any]) -> str:
+    reason = one["reason"] or one["degraded"] or ""
+    if one["phase"] == "failed":
+        return f"given up until its spec changes: {reason}"
+    return str(reason)
+
+
+def _cut(text: str, width: int = 100) -> str:
+    """Return a table's cell; the whole text is in `--json`, and in the notes below the table."""
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def _nodes(shown: dict[str, Any]) -> list[str]:

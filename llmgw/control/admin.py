@@ -101,7 +101,7 @@ class AdminApi:
         known = existing(snapshot) if snapshot is not None else []
         found = next((one for one in known if one.id == replica), None)
         if found is None:
-            names = ", ".join(one.id for one in known) or "none"
+            names = ", ".join(one.id for one in known) or "none yet; nodes may still have to report"
             return _refuse(404, f"there is no replica {replica!s}; there are: {names}")
         try:
             reply = await self._logs(found.node, found.spec.shard, attempt, lines)

@@ -69,7 +69,14 @@ def as_json(shown: Preview) -> dict[str, Any]:
         "valid": shown.valid,
         "changes": shown.changes,
         "problems": [
-            {"severity": one.severity, "path": one.path, "line": one.line, "column": one.column, "message": one.message}
+            {
+                "severity": one.severity,
+                "path": one.path,
+                "line": one.line,
+                "column": one.column,
+                "message": one.message,
+                "text": str(one),
+            }
             for one in shown.problems
         ],
         "objects": [

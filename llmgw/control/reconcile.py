@@ -87,7 +87,7 @@ class Reconciler:
         catalog = self._catalogs.state.value.catalog
         if catalog is None:
             return None
-        self._sessions.follow(catalog.nodes, catalog.cluster.ssh)
+        self._sessions.follow(catalog.cluster.name, catalog.nodes, catalog.cluster.ssh)
         for view in self._book.views.values():
             report = report_of(view)
             if report is not None:

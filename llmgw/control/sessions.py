@@ -49,7 +49,7 @@ class Sessions:
         self._tasks = Supervisor("sessions")
         self._sessions: dict[NodeName, tuple[NodeSession, Owned]] = {}
 
-    def follow(self, nodes: Mapping[NodeName, Node], defaults: SshDefaults) -> None:
+    def follow(self, cluster: str, nodes: Mapping[NodeName, Node], defaults: SshDefaults) -> None:
         """Have a session for each of these nodes, and for each other one that is not empty."""
         for name, node in nodes.items():
             running = self._sessions.get(name)
@@ -60,7 +60,9 @@ class Sessions:
                 order = running[0].order.value
                 running[1].cancel()
             self._book.expect(name)
-            session = NodeSession(name, node, defaults, self._link(node), self._book, random.Random(self._rng.random()))
+            session = NodeSession(
+                cluster, name, node, defaults, self._link(node), self._book, random.Random(self._rng.random())
+            )
             session.order.set(order)
             self._sessions[name] = (session, self._tasks.loop(name, session.run()))
         for name in [name for name in self._sessions if name not in nodes]:
@@ -98,8 +100,16 @@ class NodeSession:
     """The session of one node, over as many connections as it takes."""
 
     def __init__(
-        self, name: NodeName, node: Node, defaults: SshDefaults, link: Link, book: FleetBook, rng: random.Random
+        self,
+        cluster: str,
+        name: NodeName,
+        node: Node,
+        defaults: SshDefaults,
+        link: Link,
+        book: FleetBook,
+        rng: random.Random,
     ) -> None:
+        self._cluster = cluster
         self._name = name
         self._node = node
         self._defaults = defaults
@@ -162,7 +172,7 @@ class NodeSession:
         channel = await self._link.connect(self._node, self._defaults)
         self._channel = channel
         session = Session("control_of_agent")
-        await channel.send(frame(encode(Hello(PROTOCOL, __version__, self._name))))
+        await channel.send(frame(encode(Hello(PROTOCOL, __version__, self._cluster, self._name))))
         sender: Owned | None = None
         tasks = Supervisor(f"session.{self._name}")
         broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from llmgw.base.ids import NodeName
+from llmgw.base.ids import NodeName, ReplicaId
 from llmgw.catalog.problems import Problem
 from llmgw.control.catalogs import CatalogState
 from llmgw.fleet.usage import Active, Idle, Unknown, UsageView
@@ -49,7 +49,7 @@ def status(
         "source": _source(control.source, state, last, now),
         "nodes": [_node(name, view, snapshot) for name, view in sorted(snapshot.nodes.items())] if snapshot else [],
         "models": _models(snapshot, replicas, last) if snapshot else [],
-        "replicas": [_replica(one, snapshot.usage if snapshot else None, now) for one in replicas],
+        "replicas": [_replica(one, snapshot, now) for one in replicas] if snapshot else [],
         "held": [
             {"subject": hold.subject, "what": hold.what, "waits_for": hold.waits_for}
             for hold in (last.holds if last is not None else ())
@@ -135,20 +135,33 @@ def _models(snapshot: Snapshot, replicas: list[Replica], last: Plan | None) -> l
                 "wanted": model.replicas,
                 "ready": sum(one.id in published for one in own),
                 "replicas": len(own),
-                "waits_for": waits,
+                "waits_for": waits or _why_not_ready(own, published),
             }
         )
     return rows
 
 
-def _replica(one: Replica, usage: UsageView | None, now: float) -> dict[str, Any]:
+def _why_not_ready(own: list[Replica], published: set[ReplicaId]) -> list[str]:
+    """Say what each replica that is not published does, for a model of which nothing is held back."""
+    said = []
+    for one in own:
+        if one.id not in published and not one.draining and not one.leaving:
+            reason = f": {one.report.reason.text}" if one.report and one.report.reason else ""
+            where = "" if one.node_answers else f", node {one.node} does not answer"
+            said.append(f"{one.id} ({one.phase}{reason}{where})")
+    return said
+
+
+def _replica(one: Replica, snapshot: Snapshot, now: float) -> dict[str, Any]:
     report = one.report
+    view = snapshot.nodes[one.node]
+    since = now - (view.at if isinstance(view, Reporting) else view.since)  # a report's ages go on after it was made
     return {
         "replica": one.id,
         "model": one.model,
         "node": one.node,
         "phase": "stopping" if one.leaving else ("draining" if one.draining else one.phase.value),
-        "age": report.age if report else None,
+        "age": report.age + since if report else None,
         "attempt": report.attempt if report else 0,
         "failures": report.failures if report else 0,
         "pid": report.pid if report else None,
@@ -162,18 +175,18 @@ def _replica(one: Replica, usage: UsageView | None, now: float) -> dict[str, Any
                 "attempt": report.last_end.attempt,
                 "code": report.last_end.code,
                 "text": report.last_end.text,
-                "age": report.last_end.age,
+                "age": report.last_end.age + since,
                 "tail": list(report.last_end.tail),
             }
             if report and report.last_end
             else None
         ),
-        **_usage(one, usage, now),
+        **_usage(one, snapshot.usage, now),
     }
 
 
-def _usage(one: Replica, usage: UsageView | None, now: float) -> dict[str, Any]:
-    match usage.of(one.id) if usage is not None else Unknown("no gateway"):
+def _usage(one: Replica, usage: UsageView, now: float) -> dict[str, Any]:
+    match usage.of(one.id):
         case Active(in_flight=n):
             return {"usage": "active", "in_flight": n, "idle_for": None, "usage_unknown": None}
         case Idle(since=since):

@@ -19,6 +19,8 @@ class EngineFacts:
     no_tensor_parallel: str = ""
     """Why it takes no `tensor_parallel`; empty if it does."""
     no_data_parallel: str = ""
+    own_flags: tuple[str, ...] = ()
+    """Flags that llmgw sets, and that `args` may therefore not hold."""
     needs_command: bool = False
     """There is no program of its own: the profile or the cluster says what to run."""
 
@@ -33,6 +35,7 @@ FACTS: Mapping[str, EngineFacts] = {
             no_nodes="its RPC mode ends the whole replica when one worker goes, and calls itself a proof of concept",
             no_tensor_parallel="it splits a model over the cards of one node by itself; use `--split-mode` in `args`",
             no_data_parallel="it serves several requests in one process; raise `--parallel` in `args`, or `replicas`",
+            own_flags=("--host", "--port", "--model", "-m", "--alias", "-a", "--metrics", "--sse-ping-interval"),
         ),
         EngineFacts("vllm", "vLLM", serves_without_gpu=False),
         EngineFacts("sglang", "SGLang", serves_without_gpu=False),

@@ -146,10 +146,10 @@ class _Work:
         for one in outdated:
             others = [other for other in current + outdated if other is not one and other.serves and not other.draining]
             if not one.serves and self._is_hopeless(one, model, bool(others)):
-                self._drain(one, "it is outdated and does not serve")
+                self._drain(one, f"{self._why_outdated(one)} and it does not serve")
                 outdated = [other for other in outdated if other is not one]
             elif len(others) >= model.replicas:
-                self._drain(one, f"it is outdated and {len(others)} others serve")
+                self._drain(one, f"{self._why_outdated(one)} and {len(others)} others serve")
                 outdated = [other for other in outdated if other is not one]
             else:
                 self._hold(
@@ -276,6 +276,12 @@ class _Work:
         self._drain(victim, "it is outdated, there is no room for one more, and others serve meanwhile")
         return True
 
+    def _why_outdated(self, one: Replica) -> str:
+        node = self.catalog.nodes.get(one.node)
+        if node is None:
+            return f"node {one.node} is no longer in the catalog"
+        return f"node {one.node} is cordoned" if node.cordoned is not None else "it is outdated"
+
     def _is_hopeless(self, one: Replica, model: Model, others_serve: bool) -> bool:
         """Whether an outdated replica that does not serve is of no more use.
 
@@ -319,6 +325,8 @@ def _in_words(usage: Active | Idle | Unknown) -> str:
             return f"{n} in flight"
         case Idle():
             return "nothing in flight"
+        case Unknown(quiet=True):
+            return "a word from every gateway about the table without it"
         case Unknown(why=why):
             return why
 

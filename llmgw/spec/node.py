@@ -162,7 +162,7 @@ class Node(SpecModel):
     def _reachable(self) -> "Node":
         if self.local == (self.ssh is not None):
             raise PydanticCustomError(
-                "reach", "a node has either `local: true` or an `ssh:` block, exactly one of them"
+                "local", "a node has either `local: true` or an `ssh:` block, exactly one of them"
             )
         if self.traffic == "direct" and self.address is None:
             raise PydanticCustomError("traffic", "`traffic: direct` needs the node's `address`")

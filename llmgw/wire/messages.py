@@ -22,10 +22,11 @@ PROTOCOL = 1
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First word of the control plane to an agent: who calls, and what this node is called here."""
+    """First word of the control plane to an agent: who calls, for which cluster, and what this node is called there."""
 
     protocol: int
     version: str
+    cluster: str
     node: NodeName
     type: Literal["hello"] = "hello"
 
@@ -37,6 +38,14 @@ class Welcome:
     protocol: int
     version: str
     type: Literal["welcome"] = "welcome"
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The agent's answer to a `Hello` that it does not follow; it closes the connection then."""
+
+    reason: str
+    type: Literal["refused"] = "refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +127,7 @@ class WorkerUsage:
 
 
 ToAgent = Hello | Order | LogRequest
-FromAgent = Welcome | Said | LogReply
+FromAgent = Welcome | Refused | Said | LogReply
 ToWorker = Table
 FromWorker = WorkerHello | WorkerUsage
 Message = ToAgent | FromAgent | ToWorker | FromWorker

@@ -14,6 +14,7 @@ from llmgw.wire.messages import (
     LogRequest,
     Message,
     Order,
+    Refused,
     Said,
     Table,
     Welcome,
@@ -65,6 +66,8 @@ class Session:
         greeting = _GREETING[self._role]
         peer = _PEER[self._role]
         if not self._greeted and greeting is not None:
+            if isinstance(message, Refused) and greeting is Welcome:
+                raise ProtocolError(message.reason)
             if not isinstance(message, greeting):
                 raise ProtocolError(f"the {peer} began with {message.type!r} instead of its greeting")
             if message.protocol != PROTOCOL:

@@ -13,6 +13,8 @@ class FakeStore:
 
     clock: Clock
     available: bool = True
+    cut_off: set[OwnerId] = field(default_factory=set)
+    """Those who cannot reach it, while others can."""
     events: list[Event] = field(default_factory=list)
     holder: OwnerId | None = None
     epoch: Epoch | None = None
@@ -20,7 +22,7 @@ class FakeStore:
 
     async def take(self, owner: OwnerId, seconds: float, at_least: Epoch) -> Lease:
         """Take or renew the lease, and return who holds it now."""
-        self._raise_if_away()
+        self._raise_if_away(owner)
         now = self.clock.now()
         if self.holder == owner and self.epoch is not None:
             self.epoch = max(self.epoch, at_least)
@@ -35,7 +37,7 @@ class FakeStore:
 
     async def release(self, owner: OwnerId) -> None:
         """Give the lease up."""
-        self._raise_if_away()
+        self._raise_if_away(owner)
         if self.holder == owner:
             self.holder = None
 
@@ -47,6 +49,6 @@ class FakeStore:
         """Take an event."""
         self.events.append(event)
 
-    def _raise_if_away(self) -> None:
-        if not self.available:
+    def _raise_if_away(self, owner: OwnerId) -> None:
+        if not self.available or owner in self.cut_off:
             raise StoreUnavailable("the database does not answer")

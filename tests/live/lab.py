@@ -166,6 +166,7 @@ class Lab:
             log="server.log",
         )
         self.until(self.answers, "the server to answer", process)
+        self.until(self._gateway_listens, "the gateway to listen", process)
         return process
 
     def start_agent(self, *arguments: str) -> subprocess.Popen[bytes]:
@@ -214,6 +215,10 @@ class Lab:
             return bool(self.status())
         except Failed:
             return False
+
+    def _gateway_listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def replicas(self, model: str) -> list[dict[str, Any]]:
         return [one for one in self.status()["replicas"] if one["model"] == model]

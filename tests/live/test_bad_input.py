@@ -187,11 +187,14 @@ def test_a_taken_engine_port_is_named_and_left(lab: Lab) -> None:
         (("nonsense",), 64, "No such command"),
         (("plan", "--nope"), 64, "No such option"),
         (("server", "--workers", "0"), 64, "--workers"),
-        (("server", "--listen", "here"), 1, "write HOST:PORT"),
-        (("status", "--server", "ftp://x"), 1, "is not known"),
+        (("server", "--listen", "here"), 64, "write HOST:PORT"),
+        (("status", "--server", "ftp://x"), 64, "is not known"),
         (("status", "--server", "/nowhere/admin.sock"), 1, "start one with `llmgw server DIR`"),
+        (("server", "--store", "mysql://x/y"), 1, "a store is sqlite:///FILE or postgresql://"),
+        (("status", "--server", "127.0.0.1:9"), 64, "write http://127.0.0.1:9"),
+        (("server", "--log-level", "loud"), 64, "use debug, info, warning or error"),
         (("plan",), 1, "start one with `llmgw server DIR`"),
-        (("validate", "--format", "xml"), 1, "use text, json, github, sarif"),
+        (("validate", "--format", "xml"), 64, "use text, json, github, sarif"),
     ],
 )
 def test_wrong_usage(lab: Lab, arguments: tuple[str, ...], code: int, text: str) -> None:

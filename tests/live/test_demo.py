@@ -87,7 +87,7 @@ def test_once_shows_every_step_and_ends_clean() -> None:
 def test_it_stays_up_until_it_is_told_to_stop_and_leaves_nothing(number: signal.Signals) -> None:
     demo = Demo()
     demo.until(lambda line: "Three things to try" in line)
-    demo.until(lambda line: "3. Kill an engine" in line)
+    demo.until(lambda line: "3. Kill the engine" in line)
     assert any("/v1/chat/completions" in line for line in demo.lines)
     demo.process.send_signal(number)
     status = demo.end()

@@ -66,6 +66,7 @@ class Torment:
             (3, self.link_resets),
             (3, self.node_is_lost),
             (2, self.control_restarts),
+            (1, self.control_is_doubled),
             (1, self.store_is_away),
             (1, self.weights_vanish),
             (1, self.port_is_taken),
@@ -77,8 +78,9 @@ class Torment:
             self.done.append(f"{loop.time():.2f} {action.__name__}")
             await action()
 
-    def mend(self) -> None:
+    async def mend(self) -> None:
         """Undo all that is still broken."""
+        await self.world.end_ghosts()
         self.world.store.available = True
         for machine in self.world.machines.values():
             self.world.regain(machine.name)
@@ -140,6 +142,10 @@ class Torment:
     async def control_restarts(self) -> None:
         await self.world.restart_control(release=self.rng.random() < 0.6)
 
+    async def control_is_doubled(self) -> None:
+        await self.world.end_ghosts()
+        await self.world.double_control()
+
     async def store_is_away(self) -> None:
         self.world.store.available = False
         self._later(20 * self.rng.random(), self._store_is_back)
@@ -177,7 +183,7 @@ async def life(seed: int) -> World:
     world.tasks.loop("traffic", world.gateway.traffic(0.4, LONGEST_REQUEST))
     await torment.run(TORMENT)
     world.assert_safe()
-    torment.mend()
+    await torment.mend()
     world.commit(CLUSTER, *(torment.node(name) for name in NODES), model("m", 2, "--mended"), model("n", 3, "--mended"))
     await until_reached(world, {"m": 2, "n": 3}, "--mended", CALM + BOUND)
     await roll_over(world, torment)

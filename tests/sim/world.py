@@ -10,7 +10,7 @@ of its loop `Safety` looks at it; what must never be is kept in `violations` and
 import asyncio
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,8 @@ from llmgw.control.catalogs import Catalogs, CatalogState
 from llmgw.control.leadership import Leadership
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.sessions import Sessions
-from llmgw.fleet.table import Endpoint, TcpAddress, UnixAddress
+from llmgw.fleet.table import Endpoint, EndpointTable, TcpAddress, UnixAddress
+from llmgw.fleet.usage import Unknown, UsageView
 from llmgw.plan.snapshot import Snapshot
 from llmgw.runtime.supervisor import Supervisor
 from tests.builders import Object, tree
@@ -34,27 +35,41 @@ from tests.sim.agent import Agent, Engine, Machine
 from tests.sim.loop import SimClock, SimLoop
 
 
+class OwnGateway:
+    """What a control plane has of the gateway: all, until another one has taken it over."""
+
+    def __init__(self, gateway: FakeGateway, changed: Callable[[], None]) -> None:
+        self._gateway = gateway
+        self._changed = changed
+        gateway.attach(changed)
+
+    def publish(self, table: EndpointTable, *, settled: bool) -> None:
+        """Make this the newest table."""
+        if self._gateway.changed == self._changed:
+            self._gateway.publish(table, settled=settled)
+
+    def usage(self) -> UsageView:
+        """Return what the workers have in flight."""
+        if self._gateway.changed == self._changed:
+            return self._gateway.usage()
+        return UsageView({}, Unknown("no gateway worker runs"))
+
+
 class Control:
     """One control plane: its loops, as `app.server` builds them."""
 
     def __init__(self, world: "World", name: str) -> None:
+        self.name = OwnerId(name)
+        gateway = OwnGateway(world.gateway, self._wake)
         self.catalogs = Catalogs(world.source, world.store, world.clock, self._wake, world.compile)
         self.book = FleetBook(world.clock, self._wake)
         self.sessions = Sessions(lambda _: world.network, self.book, random.Random(world.rng.random()))
-        self.leadership = Leadership(world.store, OwnerId(name), self._wake)
+        self.leadership = Leadership(world.store, self.name, self._wake)
         self.reconciler = Reconciler(
-            self.catalogs,
-            self.book,
-            self.sessions,
-            self.leadership,
-            world.gateway,
-            world.gateway,
-            world.store,
-            world.clock,
+            self.catalogs, self.book, self.sessions, self.leadership, gateway, gateway, world.store, world.clock
         )
         self._tasks = Supervisor(name)
         self._world = world
-        world.gateway.attach(self._wake)
 
     async def start(self) -> None:
         """Begin to decide."""
@@ -73,7 +88,8 @@ class Control:
     async def stop(self, *, release: bool) -> None:
         """End: in good order, so that the lease is given up, or as if killed."""
         await self._tasks.stop()
-        self._world.last_tree = self.catalogs.state.value.tree
+        if self is self._world.control:
+            self._world.last_tree = self.catalogs.state.value.tree
         if release:
             await self.leadership.release()
         await self.sessions.stop()
@@ -97,6 +113,8 @@ class World:
     machines: dict[NodeName, Machine] = field(default_factory=dict)
     agents: dict[NodeName, Agent] = field(default_factory=dict)
     control: Control | None = None
+    ghosts: list[Control] = field(default_factory=list)
+    """Control planes that were replaced and do not know it."""
     last_tree: SourceTree | None = None
     """What the last control plane kept: the newest valid tree."""
     violations: list[str] = field(default_factory=list)
@@ -129,6 +147,7 @@ class World:
         """End everything in the world."""
         self.loop.after_step = None
         await self.tasks.stop()
+        await self.end_ghosts()
         if self.control is not None:
             await self.control.stop(release=True)
         for agent in self.agents.values():
@@ -160,6 +179,22 @@ class World:
         assert self.control is not None
         await self.control.stop(release=release)
         await self.start_control()
+
+    async def double_control(self) -> Control:
+        """Start another control plane while the first goes on: it has lost the store, and keeps its claim."""
+        ghost = self.control
+        assert ghost is not None
+        self.store.cut_off.add(ghost.name)
+        self.ghosts.append(ghost)
+        self.last_tree = ghost.catalogs.state.value.tree
+        await self.start_control()
+        return ghost
+
+    async def end_ghosts(self) -> None:
+        """End the control planes that were replaced."""
+        ghosts, self.ghosts = self.ghosts, []
+        for ghost in ghosts:
+            await ghost.stop(release=False)
 
     def start_agent(self, name: str) -> None:
         """Start an agent on a machine."""

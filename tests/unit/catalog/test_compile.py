@@ -63,7 +63,7 @@ NAME_RULE = "use up to 63 lower-case letters, digits, `.`, `_`, `-`, with a lett
 DURATION = "'start_timeout' expects a duration with a unit, as in 500ms, 30s, 5m or 1h"
 SIZE = "'memory' expects a size with a binary unit, as in 512MiB or 16GiB"
 BASE_60 = "numbers to base 60 are not read"
-REACH = "a node has either `local: true` or an `ssh:` block, exactly one of them [reach]"
+REACH = "a node has either `local: true` or an `ssh:` block, exactly one of them [local]"
 
 WRONG = {
     # keys

@@ -180,7 +180,7 @@ async def test_a_peer_that_speaks_something_else_is_left_and_tried_again(control
     await until(lambda: control.usages)
     control.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
     await until(lambda: len(control.hellos) == 2)
-    control.send(frame(encode(Hello(PROTOCOL, "1", NodeName("n")))))
+    control.send(frame(encode(Hello(PROTOCOL, "1", "c", NodeName("n")))))
     await until(lambda: len(control.hellos) == 3)
     await worker.end()
 

@@ -37,7 +37,7 @@ ENDPOINTS = tuple(
     Endpoint(ReplicaId(f"m-1-{number}"), SPEC.model, address, "m")
     for number, address in enumerate((TcpAddress("10.0.0.1", 80), UnixAddress("/x")))
 )
-HELLO = Hello(PROTOCOL, "0.1.0", NodeName("a"))
+HELLO = Hello(PROTOCOL, "0.1.0", "c", NodeName("a"))
 WELCOME = Welcome(PROTOCOL, "0.1.0")
 WORKER = WorkerHello(PROTOCOL, "0.1.0", 7, "127.0.0.1:8080")
 MESSAGES: list[Message] = [
