@@ -103,8 +103,9 @@ class GitSource:
                 blobs[path] = digest.decode()
         files = await self._blobs(blobs)
         show = await self._git("show", "-s", "--no-show-signature", "--format=%an%x00%ct%x00%s", commit)
-        author, committed, subject = show.decode("utf-8", "replace").rstrip("\n").split("\0")
-        return SourceTree(Revision(commit), files, refused, subject, author, float(committed))
+        author, committed, subject = (*show.decode("utf-8", "replace").rstrip("\n").split("\0"), "", "", "")[:3]
+        seconds = float(committed) if committed.isdigit() else None
+        return SourceTree(Revision(commit), files, refused, subject, author, seconds)
 
     async def _find(self) -> _Place:
         if not self._directory.is_dir():
@@ -137,9 +138,15 @@ class GitSource:
         files: dict[str, bytes] = {}
         at = 0
         for path in digests:
-            end = bytes(answer[at : at + 200]).index(b"\n")
-            size = int(bytes(answer[at : at + end]).split(b" ")[2])
-            at += end + 1
+            head, found, _ = bytes(answer[at : at + 200]).partition(b"\n")
+            fields = head.split(b" ")
+            if not found or len(fields) != 3 or not fields[2].isdigit():
+                raise GitFailed(
+                    f"the git repository of {self._directory} lacks the contents of {path} ({head.decode(errors='replace')}); "
+                    "run `git fsck` there"
+                )
+            size = int(fields[2])
+            at += len(head) + 1
             files[path] = bytes(answer[at : at + size])
             at += size + 1
         return files
@@ -165,6 +172,8 @@ async def run_git(directory: Path, arguments: Sequence[str], stdin: bytes = b"")
         )
     except FileNotFoundError as error:
         raise GitFailed("git is not installed, or not in PATH; install it (`apt-get install git`)") from error
+    except OSError as error:
+        raise GitFailed(f"git cannot be run: {error.strerror}") from error
     try:
         async with asyncio.timeout(LIMIT):
             out, err = await process.communicate(stdin)

@@ -7,7 +7,7 @@ accept an older one.
 
 import fcntl
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -31,6 +31,8 @@ class Record:
     pid: int
     start_ticks: int
     boot: str
+    ready: bool = False
+    """It was ready once; a busy engine that does not answer an adopting agent is not one that still loads."""
 
 
 class StateLocked(Exception):
@@ -74,9 +76,11 @@ class Disk:
     def agent_id(self, ids: IdSource) -> str:
         """Return the id that marks this agent's processes, drawn once for a state directory."""
         path = self.root / "id"
-        if not path.exists():
+        known = path.read_text(errors="replace").strip() if path.exists() else ""
+        if not known.isalnum():
             _write(path, ids.new().encode())
-        return path.read_text().strip()
+            known = path.read_text().strip()
+        return known
 
     def store_order(self, order: NodeOrder) -> None:
         """Keep an order; it is on the disk when this returns. Raises OSError."""
@@ -104,6 +108,16 @@ class Disk:
         """Keep the proof of a started process. Raises OSError."""
         _write(self.root / "shards" / f"{record.spec.shard}.json", _RECORD.dump_json(record))
 
+    def mark_ready(self, shard: ShardId) -> None:
+        """Note in its record that a shard was ready. Raises OSError."""
+        path = self.root / "shards" / f"{shard}.json"
+        try:
+            record = _RECORD.validate_json(path.read_bytes())
+        except (FileNotFoundError, ValidationError):
+            return
+        if not record.ready:
+            self.store_record(replace(record, ready=True))
+
     def forget(self, shard: ShardId) -> None:
         """Drop the record of a shard."""
         (self.root / "shards" / f"{shard}.json").unlink(missing_ok=True)
@@ -115,7 +129,7 @@ class Disk:
             try:
                 found.append(_RECORD.validate_json(path.read_bytes()))
             except ValidationError:
-                path.unlink()
+                continue  # written over at the next start; its process is found by its marker, as a stray
         return found
 
     def log_path(self, shard: ShardId, attempt: int) -> Path:

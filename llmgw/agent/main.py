@@ -70,7 +70,6 @@ async def _run(socket: Path, state_dir: Path, weights_dir: Path | None, *, ephem
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGCHLD, processes.reap)
     runner = Runner(AgentState(BootId(ids.new())), disk, processes, Prober(), SystemClock(), weights_dir)
     server = AgentServer(socket, runner, disk)
     tasks = Supervisor("main")

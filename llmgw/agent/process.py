@@ -26,6 +26,7 @@ from llmgw.fleet.report import Reason
 MARK_AGENT = "LLMGW_AGENT"
 MARK_SHARD = "LLMGW_SHARD"
 MARK_ATTEMPT = "LLMGW_ATTEMPT"
+MARK_HASH = "LLMGW_HASH"
 MARK_CAUSE = "LLMGW_CAUSE"
 
 PASSED_ON = (
@@ -47,6 +48,18 @@ class Spawned:
 
     pid: int
     record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A process with our marker that no record speaks of."""
+
+    pid: int
+    leads: bool
+    """It is the leader of its session: the engine itself."""
+    shard: ShardId
+    attempt: int
+    hash: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +103,7 @@ class Processes:
             MARK_AGENT: self._agent_id,
             MARK_SHARD: spec.shard,
             MARK_ATTEMPT: str(attempt),
+            MARK_HASH: spec.hash,
             MARK_CAUSE: cause,
         }
         inherited = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
@@ -99,6 +113,10 @@ class Processes:
             return Reason("state_unwritable", f"cannot write the engine's log: {error.strerror}")
         try:
             os.write(log, f"# {' '.join(argv)}\n".encode())
+        except OSError as error:
+            os.close(log)
+            return Reason("state_unwritable", f"cannot write the engine's log: {error.strerror}")
+        try:
             pid = os.posix_spawn(
                 argv[0],
                 argv,
@@ -139,17 +157,37 @@ class Processes:
             and environment.get(MARK_ATTEMPT) == str(record.attempt)
         )
 
-    def strays(self, known: set[int]) -> list[int]:
+    def strays(self, known: set[int]) -> list["Stray"]:
         """Return our marked processes outside the known sessions: left by a crash between start and record."""
         own = os.getpid()
-        return [
-            stat.pid
-            for stat in procfs.processes()
-            if stat.session not in known
-            and stat.pid != own
-            and stat.state not in ("Z", "X")
-            and procfs.environment_of(stat.pid).get(MARK_AGENT) == self._agent_id
-        ]
+        found = []
+        for stat in procfs.processes():
+            if stat.session in known or stat.pid == own or stat.state in ("Z", "X"):
+                continue
+            marks = procfs.environment_of(stat.pid)
+            if marks.get(MARK_AGENT) == self._agent_id:
+                attempt = marks.get(MARK_ATTEMPT, "")
+                number = int(attempt) if attempt.isdigit() else 0
+                leads = stat.session == stat.pid
+                found.append(
+                    Stray(stat.pid, leads, ShardId(marks.get(MARK_SHARD, "")), number, marks.get(MARK_HASH, ""))
+                )
+        return sorted(found, key=lambda stray: not stray.leads)
+
+    def record_of(self, spec: ShardSpec, stray: "Stray") -> Record | None:
+        """Return a record of a process that runs, for one whose own record was lost."""
+        stat = procfs.stat_of(stray.pid)
+        return Record(spec, stray.attempt, stray.pid, stat.start_ticks, self._boot) if stat is not None else None
+
+    def of_other_agents(self) -> list[tuple[int, str]]:
+        """Return (pid, shard) of session leaders that carry the marker of another agent of this host."""
+        found = []
+        for stat in procfs.processes():
+            if stat.session == stat.pid and stat.state not in ("Z", "X"):
+                environment = procfs.environment_of(stat.pid)
+                if environment.get(MARK_AGENT, self._agent_id) != self._agent_id and MARK_SHARD in environment:
+                    found.append((stat.pid, environment[MARK_SHARD]))
+        return found
 
     def watch(self, pid: int, ended: Callable[[int], None]) -> None:
         """Call `ended(pid)` when the process has ended. A process that is gone already is noticed too."""

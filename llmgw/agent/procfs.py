@@ -54,6 +54,15 @@ def environment_of(pid: int) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
+def arguments_of(pid: int) -> list[str]:
+    """Return the arguments a process was started with; none if they may not be read or it is gone."""
+    try:
+        raw = (PROC / str(pid) / "cmdline").read_bytes()
+    except OSError:
+        return []
+    return raw.decode(errors="replace").split("\0")[:-1]
+
+
 def boot_id() -> str:
     """Return the kernel's id of this boot, without which start ticks of an earlier boot could match."""
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()

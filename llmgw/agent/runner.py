@@ -11,6 +11,7 @@ import platform
 import re
 import socket
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import assert_never
 
@@ -18,7 +19,7 @@ import psutil
 
 from llmgw import __version__
 from llmgw.agent import procfs
-from llmgw.agent.disk import Disk
+from llmgw.agent.disk import Disk, Record
 from llmgw.agent.events import (
     Event,
     Exited,
@@ -38,9 +39,9 @@ from llmgw.agent.events import (
     Tick,
 )
 from llmgw.agent.probe import Prober
-from llmgw.agent.process import Ending, Processes, Spawned
+from llmgw.agent.process import Ending, Processes, Spawned, Stray
 from llmgw.agent.state import AgentState
-from llmgw.base.ids import NodeName, ShardId
+from llmgw.base.ids import NodeName
 from llmgw.base.time import Clock
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.order import NodeOrder
@@ -83,25 +84,48 @@ class Runner:
         order = self._disk.order()
         records = self._disk.records()
         ours = [record for record in records if self._processes.is_ours(record)]
-        for pid in self._processes.strays({record.pid for record in ours}):
-            environment = procfs.environment_of(pid)
-            log.warning("ending a process that no record speaks of", extra={"pid": pid, "marks": environment})
-            shard, attempt = environment.get("LLMGW_SHARD", ""), int(environment.get("LLMGW_ATTEMPT", "0"))
-            await self._processes.end(pid, ShardId(shard), attempt, 0.0)
+        kept: set[tuple[str, int]] = set()
+        for stray in self._processes.strays({record.pid for record in ours}):
+            if (stray.shard, stray.attempt) in kept:
+                continue
+            known = self._recognized(stray, order)
+            if known is not None:
+                log.warning("its record was lost; known by its marks", extra={"shard": stray.shard, "pid": stray.pid})
+                ours.append(known)
+                kept.add((stray.shard, stray.attempt))
+                self._keep(partial(self._disk.store_record, known))
+                continue
+            log.warning("ending a process that no record speaks of", extra={"pid": stray.pid, "shard": stray.shard})
+            await self._processes.end(stray.pid, stray.shard, stray.attempt, 0.0)
+        for pid, shard in self._processes.of_other_agents():
+            log.error(
+                "an engine of another agent's state directory runs here; end it by its pid if that agent is no more",
+                extra={"pid": pid, "shard": shard},
+            )
         if order is not None:
             self._state.order = order
         for record in records:
             if record not in ours:
                 log.warning("its process is gone", extra={"shard": record.spec.shard, "pid": record.pid})
-                self._disk.forget(record.spec.shard)
+                self._keep(partial(self._disk.forget, record.spec.shard))
                 self.dispatch(LeftOver(record.spec, record.attempt))
-                continue
-            verdict = await self._prober.probe(record.spec, record.pid, proof=True)
-            log.info("adopted", extra={"shard": record.spec.shard, "pid": record.pid, "ready": verdict.ready})
-            self._processes.watch(record.pid, self._on_end(record.spec, record.attempt))
-            self.dispatch(Found(record.spec, record.attempt, record.pid, verdict.ready))
+        await asyncio.gather(*(self._take_over(record) for record in ours))
         if order is not None:
             self.dispatch(OrderStored(order))
+
+    def _recognized(self, stray: Stray, order: NodeOrder | None) -> Record | None:
+        """Return a record of a process whose own was lost, if the order names just what its marks say."""
+        wanted = order.shard(stray.shard) if order is not None else None
+        if wanted is None or not stray.leads or stray.hash != wanted.spec.hash:
+            return None
+        return self._processes.record_of(wanted.spec, stray)
+
+    async def _take_over(self, record: Record) -> None:
+        # one that was ready once is busy if it does not answer now, and is not made to prove itself from the start
+        ready = record.ready or (await self._prober.probe(record.spec, record.pid, proof=True)).ready
+        log.info("adopted", extra={"shard": record.spec.shard, "pid": record.pid, "ready": ready})
+        self._processes.watch(record.pid, self._on_end(record.spec, record.attempt))
+        self.dispatch(Found(record.spec, record.attempt, record.pid, ready))
 
     async def run(self) -> None:
         """Let time pass for the state, until cancelled."""
@@ -111,6 +135,7 @@ class Runner:
                 async with asyncio.timeout(self._state.next_due(self._clock.now())):
                     await self._kick.wait()
             except TimeoutError:
+                self._processes.reap()  # grandchildren that were left to us; our own are reaped when they end
                 self.dispatch(Tick())
 
     def belongs_to_another(self, cluster: str) -> str:
@@ -162,8 +187,15 @@ class Runner:
             ends = (self._processes.end(pid, spec.shard, attempt, spec.stop_grace) for spec, attempt, pid in running)
             await asyncio.gather(*ends)
             for spec, _, _ in running:
-                self._disk.forget(spec.shard)
+                self._keep(partial(self._disk.forget, spec.shard))
         await self._prober.close()
+
+    def _keep(self, change: Callable[[], None]) -> None:
+        """Change a record. One that cannot be changed is complained of; what runs does not depend on it."""
+        try:
+            change()
+        except OSError as error:
+            self._complain(f"cannot change what is recorded in {self._disk.root}: {error.strerror}")
 
     def _complain(self, text: str) -> None:
         if text != self._complaint:
@@ -181,7 +213,7 @@ class Runner:
             case Stop():
                 self._tasks.job(f"stop {instruction.shard}", self._stop(instruction))
             case Reap():
-                self._disk.forget(instruction.shard)
+                self._keep(partial(self._disk.forget, instruction.shard))
             case Say():
                 self.changes.set(self.changes.value + 1)
             case _:
@@ -204,6 +236,8 @@ class Runner:
 
     async def _probe(self, probe: Probe) -> None:
         verdict = await self._prober.probe(probe.spec, probe.pid, proof=probe.proof)
+        if verdict.ready and probe.proof:
+            self._keep(partial(self._disk.mark_ready, probe.spec.shard))
         self.dispatch(Probed(probe.spec.shard, probe.attempt, verdict.ready, verdict.text))
 
     async def _stop(self, stop: Stop) -> None:

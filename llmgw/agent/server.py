@@ -24,6 +24,8 @@ REPORT_EVERY = 10.0
 """Seconds between two reports when nothing changes."""
 SEND_LIMIT = 30.0
 """Seconds that a peer may take to read what it is sent; then it is gone for us."""
+LARGEST_LOG = 6 << 20
+"""Bytes of log that one reply carries at the most, as JSON; below the limit of a frame."""
 LONGEST_SOCKET_PATH = 107
 """Bytes of a Unix socket's path that the kernel takes (108 with the final zero)."""
 
@@ -157,4 +159,10 @@ class _Connection:
             error = f"there is no log of attempt {attempt} of {request.shard} on this node; kept: {kept}"
             return LogReply(request.id, attempt, tuple(attempts), (), error)
         lines = self._disk.tail(request.shard, attempt, min(request.lines, 10_000))
-        return LogReply(request.id, attempt, tuple(attempts), lines)
+        fitting, size = 0, 0
+        for line in reversed(lines):  # control characters take six bytes each in JSON
+            size += 6 * len(line.encode()) + 4
+            if size > LARGEST_LOG:
+                break
+            fitting += 1
+        return LogReply(request.id, attempt, tuple(attempts), lines[len(lines) - fitting :])

@@ -187,6 +187,8 @@ class AgentState:
                 known.failures = 0
                 known.enter(Phase.WAITING, now)
                 known.due = now
+            elif one.spec != known.spec and known.phase is Phase.STOPPING:
+                known.failing, known.failures = False, 0  # what ends there is not what is wanted any more
             known.spec = one.spec
 
     def _found(self, event: Found, now: Instant) -> None:
@@ -247,7 +249,7 @@ class AgentState:
         policy = shard.running.restarts
         shard.running = None
         shard.pid = None
-        if shard.order is None:
+        if self._unwanted(shard):
             del self._shards[event.shard]
             out.append(Reap(event.shard))
             return
@@ -284,6 +286,10 @@ class AgentState:
                 shard.degraded = event.text
         shard.due = later(now, PROBE_READY if shard.phase is Phase.READY else PROBE_STARTING)
 
+    def _unwanted(self, shard: _Shard) -> bool:
+        """Whether the order in force leaves a shard out; without any (its file was lost) nobody knows what is wanted."""
+        return self.order is not None and shard.order is None
+
     def _current(self, key: ShardId, attempt: int) -> _Shard | None:
         shard = self._shards.get(key)
         return shard if shard is not None and shard.attempt == attempt else None
@@ -294,7 +300,7 @@ class AgentState:
             case Phase.WAITING | Phase.BACKOFF | Phase.FAILED:
                 if shard.busy:
                     return
-                if shard.order is None:
+                if self._unwanted(shard):
                     del self._shards[shard.spec.shard]
                     out.append(Reap(shard.spec.shard))
                 elif shard.phase is not Phase.FAILED and shard.due <= now:
@@ -313,7 +319,7 @@ class AgentState:
         assert running is not None
         assert shard.pid is not None
         never_ready = shard.phase is Phase.STARTING
-        if shard.order is None or (shard.spec.hash, shard.spec.port) != (running.hash, running.port):
+        if self._unwanted(shard) or (shard.spec.hash, shard.spec.port) != (running.hash, running.port):
             # an engine that never became ready has nothing to finish, and some swallow SIGTERM while they load
             self._stop(shard, now, out, grace=0.0 if never_ready else running.stop_grace, failing=False, reason=None)
         elif never_ready and now - shard.since > shard.spec.start_timeout:

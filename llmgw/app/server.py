@@ -53,6 +53,9 @@ REMOTE_AGENT_SOCKET = "/run/llmgw/agent.sock"
 """Where an agent that root runs listens, on a node that says nothing else."""
 
 
+WORKER_MODULE = "llmgw.app.worker"
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """What the command line says."""
@@ -117,10 +120,9 @@ class _Server:
             command=self._worker_command(),
             wanted=settings.workers,
             socket=_workers_socket(settings),
-            record=_workers_record(settings),
             clock=self._clock,
             changed=self._wake,
-            start_ticks=_start_ticks,
+            survivors=lambda: _left_workers(settings),
         )
         self._reconciler = Reconciler(
             self._catalogs,
@@ -148,6 +150,7 @@ class _Server:
         stopping = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal, stopping)
+        crashed = True
         try:
             await self._open_store()
             await self._first_catalog()
@@ -160,11 +163,19 @@ class _Server:
             self._reconciler.wake()
             self._announce()
             await first_of(stopping.wait(), self._tasks.failure(), self._sessions.failure(), self._workers.failure())
+            crashed = False
+        except CannotStart:
+            crashed = False
+            raise
         finally:
             await self._tasks.stop()
             await self._admin.stop()
             await self._leadership.release()
-            await self._workers.stop(self._settings.drain)
+            if crashed:
+                # as after SIGKILL: workers serve on by their last table, and the next control plane takes them over
+                await self._workers.abandon()
+            else:
+                await self._workers.stop(self._settings.drain)
             await self._sessions.stop()
             await self._store.close()
 
@@ -286,7 +297,7 @@ class _Server:
     def _worker_command(self) -> list[str]:
         host, _ = self._settings.listen
         return [
-            *(sys.executable, "-m", "llmgw.app.worker"),
+            *(sys.executable, "-m", WORKER_MODULE),
             *("--host", host, "--port", str(self._port)),
             *("--control", str(_workers_socket(self._settings))),
             *("--drain", str(self._settings.drain), "--log-level", self._settings.log_level),
@@ -355,20 +366,18 @@ def _reserved_port(settings: ServerSettings) -> Iterator[int]:
 
 
 def _left_workers(settings: ServerSettings) -> list[int]:
-    return Workers.recorded(_workers_record(settings), _start_ticks)
+    """Return the workers that earlier control planes of this state directory, which is locked, have left running."""
+    mark = ["--control", str(_workers_socket(settings))]
+    found = []
+    for stat in procfs.processes():
+        arguments = procfs.arguments_of(stat.pid) if stat.state not in ("Z", "X") else []
+        if WORKER_MODULE in arguments and mark == arguments[arguments.index("--control") :][:2]:
+            found.append(stat.pid)
+    return found
 
 
 def _workers_socket(settings: ServerSettings) -> Path:
     return settings.state_dir / "workers.sock"
-
-
-def _workers_record(settings: ServerSettings) -> Path:
-    return settings.state_dir / "workers.json"
-
-
-def _start_ticks(pid: int) -> int | None:
-    stat = procfs.stat_of(pid)
-    return stat.start_ticks if stat is not None and stat.state not in ("Z", "X") else None
 
 
 def _host(host: str) -> str:

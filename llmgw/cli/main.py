@@ -280,8 +280,8 @@ def exit_code(command: Callable[[], object]) -> int:
         if error.__class__.__name__ == "NoArgsIsHelpError":
             print(error.format_message())
             return WRONG_USAGE
-        command = str(getattr(getattr(error, "ctx", object()), "command_path", "llmgw"))
-        _complain(f"{error.format_message().rstrip('.')}. Try `{command} --help`.")
+        path = getattr(getattr(error, "ctx", object()), "command_path", "llmgw")
+        _complain(f"{error.format_message().rstrip('.')}. Try `{path} --help`.")
         return WRONG_USAGE
     except WrongUsage as error:
         _complain(str(error))

@@ -5,8 +5,10 @@
 Errors are `{"error": "one line that says what to do"}` with a 4xx or 5xx status.
 """
 
+import asyncio
 import base64
 import binascii
+import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,7 @@ class AdminApi:
         app.router.add_get("/v1/logs", self._get_logs)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
         await self._runner.setup()
-        socket.unlink(missing_ok=True)
+        await _clear(socket)
         await web.UnixSite(self._runner, str(socket)).start()
         socket.chmod(0o600)
         self._socket = socket
@@ -84,7 +86,11 @@ class AdminApi:
         return web.json_response(self._status())
 
     async def _post_plan(self, request: web.Request) -> web.Response:
-        tree = _tree(await request.json())
+        try:
+            body = await request.json()
+        except (ValueError, RecursionError):
+            body = None
+        tree = _tree(body)
         if tree is None:
             return _refuse(400, 'the request must be {"revision": …, "files": {path: base64}}')
         outcome = await self._compile(tree)
@@ -94,7 +100,7 @@ class AdminApi:
     async def _get_logs(self, request: web.Request) -> web.Response:
         replica = ReplicaId(request.query.get("replica", ""))
         numbers = [request.query.get(name, default) for name, default in (("attempt", "0"), ("lines", "100"))]
-        if not all(number.isdigit() for number in numbers):
+        if not all(number.isascii() and number.isdigit() and len(number) < 10 for number in numbers):
             return _refuse(400, "attempt and lines are whole numbers")
         attempt, lines = (int(number) for number in numbers)
         snapshot = self._reconciler.snapshot()
@@ -111,6 +117,24 @@ class AdminApi:
             return _refuse(404, reply.error)
         body = {"replica": replica, "attempt": reply.attempt, "attempts": reply.attempts, "lines": reply.lines}
         return web.json_response(body)
+
+
+async def _clear(socket: Path) -> None:
+    """Remove a socket that nobody listens on any more. Raises OSError for anything else that is there."""
+    if not socket.exists():
+        return
+    if not socket.is_socket():
+        raise OSError(errno.EEXIST, "there is a file of that name, which is not a socket")
+    try:
+        async with asyncio.timeout(2.0):
+            _, writer = await asyncio.open_unix_connection(str(socket))
+    except (ConnectionRefusedError, FileNotFoundError):
+        socket.unlink(missing_ok=True)
+        return
+    except TimeoutError as error:
+        raise OSError(errno.EADDRINUSE, "another server listens there, and does not answer") from error
+    writer.close()
+    raise OSError(errno.EADDRINUSE, "another server listens there")
 
 
 def _refuse(status: int, text: str) -> web.Response:

@@ -22,6 +22,8 @@ from llmgw.ports.sinks import EndpointSink, Event, EventSink, UsageSource
 
 log = logging.getLogger(__name__)
 
+SHORTEST = 0.1
+"""Seconds between two rounds that nothing asked for, whatever `control.interval` says."""
 SETTLE = 0.02
 """Seconds between a wake-up and the round, so that a burst of changes is one round."""
 
@@ -114,7 +116,7 @@ class Reconciler:
         """Decide for ever."""
         while True:
             state = self._catalogs.state.value
-            interval = state.catalog.cluster.control.interval if state.catalog else 5.0
+            interval = max(SHORTEST, state.catalog.cluster.control.interval if state.catalog else 5.0)
             try:
                 async with asyncio.timeout(interval):
                     await self._wake.wait()

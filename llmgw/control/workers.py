@@ -1,18 +1,20 @@
 """The gateway's worker processes: started, kept at the newest endpoint table, asked what they have in flight.
 
-Workers outlive a killed control plane: they go on serving by their last table and look for its socket. A restarted one
-finds them by its own record (pid and start time), lets them serve until it knows the whole fleet again, starts fresh
-workers on the same port (`SO_REUSEPORT`), and only then tells the old ones to finish: their streams run to the end.
+Workers outlive a control plane that was killed or crashed: they go on serving by their last table and look for its socket.
+The next one finds them by that socket's path in their command line, lets them serve until it knows the whole fleet again,
+starts fresh workers on the same port (`SO_REUSEPORT`), and only then tells the old ones to finish: their streams run on. So
+workers are no asyncio subprocesses, whose transport would kill them with the event loop.
 
 Usage fails closed: as long as any living worker has not said that it goes by the newest table, what it may have in
-flight is unknown, and nothing that needs quiet goes on.
+flight is unknown, and nothing that needs quiet goes on. A worker that says nothing for long is hung: it would hold its part of
+the port's connections for ever, so it is killed and replaced.
 """
 
 import asyncio
-import json
 import logging
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,7 @@ from llmgw.fleet.table import EndpointTable
 from llmgw.fleet.usage import Active, Idle, Unknown, Usage, UsageView
 from llmgw.ports.links import LinkBroken
 from llmgw.runtime.latest import Latest
+from llmgw.runtime.pidfd import ended
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import frame
@@ -35,6 +38,10 @@ RESTART_AFTER = 0.5
 """Seconds before a worker that ended is replaced."""
 SILENCE = 10.0
 """Seconds without a word after which what a worker has in flight is unknown; it speaks twice a second."""
+HUNG = 20.0
+"""Seconds without a word after which a worker is killed."""
+LOOK = 1.0
+"""Seconds between two looks for hung workers."""
 
 
 @dataclass(slots=True)
@@ -57,11 +64,10 @@ class Workers:
     """Starts one worker."""
     wanted: int
     socket: Path
-    record: Path
     clock: Clock
     changed: Callable[[], None]
-    start_ticks: Callable[[int], int | None]
-    """Returns a process's start time in ticks, None if there is no such process; with the pid it proves identity."""
+    survivors: Callable[[], list[int]]
+    """Returns the workers of earlier control planes that still run."""
     _table: Latest[EndpointTable | None] = field(default_factory=lambda: Latest(None))
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
     _workers: dict[int, _Worker] = field(default_factory=dict)
@@ -90,9 +96,10 @@ class Workers:
         self.socket.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._accept, path=str(self.socket))
         self.socket.chmod(0o600)
-        for pid in self.recorded(self.record, self.start_ticks):
-            self._workers[pid] = _Worker(pid, inherited=True)
+        for pid in self.survivors():
+            self._workers[pid] = _Worker(pid, inherited=True, at=self.clock.now())
             self._tasks.job(f"inherited {pid}", self._await_end(pid))
+        self._tasks.loop("hung", self._kill_hung())
         for number in range(self.wanted):
             self._tasks.loop(f"worker {number}", self._keep_one())
 
@@ -107,16 +114,22 @@ class Workers:
             _signal(pid, signal.SIGTERM)
         try:
             async with asyncio.timeout(drain + 3.0):
-                while any(self.start_ticks(pid) is not None for pid in self._workers):  # noqa: ASYNC110 - no event tells
-                    await asyncio.sleep(0.02)
+                await asyncio.gather(*(ended(pid) for pid in self.pids))
         except TimeoutError:
             for pid in self.pids:
                 _signal(pid, signal.SIGKILL)
+        await self._close()
+
+    async def abandon(self) -> None:
+        """Leave the workers running, for the next control plane."""
+        self._stopping = True
+        await self._close()
+
+    async def _close(self) -> None:
         await self._tasks.stop()
         if self._server is not None:
             self._server.close()
         self.socket.unlink(missing_ok=True)
-        self.record.unlink(missing_ok=True)
 
     def publish(self, table: EndpointTable, *, settled: bool) -> None:
         """Make this the newest table."""
@@ -154,37 +167,17 @@ class Workers:
                     found[one.id] = _joined(found.get(one.id), one.in_flight, None)
         return found
 
-    @staticmethod
-    def recorded(record: Path, start_ticks: Callable[[int], int | None]) -> list[int]:
-        """Return the workers of a record that still run: those an earlier control plane left."""
-        try:
-            written = json.loads(record.read_text())
-        except (OSError, ValueError):
-            return []
-        return [int(pid) for pid, ticks in written.items() if start_ticks(int(pid)) == ticks]
-
-    def _write_record(self) -> None:
-        ticks = {str(pid): self.start_ticks(pid) for pid in self.pids}
-        temporary = self.record.with_suffix(".tmp")
-        try:
-            temporary.write_text(json.dumps({pid: tick for pid, tick in ticks.items() if tick is not None}))
-            temporary.rename(self.record)
-        except OSError as error:
-            self._trouble = f"cannot record the workers: {error.strerror}"
-
     async def _keep_one(self) -> None:
-        if any(worker.inherited for worker in self._workers.values()):
-            await self._settled.wait()
+        # survivors serve better than a fresh worker that has not heard of every node
+        while any(worker.inherited for worker in self._workers.values()) and not self._settled.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
         while True:
-            process = await asyncio.create_subprocess_exec(
-                *self.command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
-            )
-            self._workers[process.pid] = _Worker(process.pid, inherited=False)
-            self._write_record()
+            process = self._spawn()
+            self._workers[process.pid] = _Worker(process.pid, inherited=False, at=self.clock.now())
             log.info("gateway worker started", extra={"pid": process.pid})
-            status = await process.wait()
+            await ended(process.pid)
+            status = process.wait()
             del self._workers[process.pid]
-            self._write_record()
             self.changed()
             if self._stopping:
                 await asyncio.Event().wait()
@@ -192,13 +185,31 @@ class Workers:
             log.error("gateway worker ended; replacing it", extra={"pid": process.pid, "status": status})
             await asyncio.sleep(RESTART_AFTER)
 
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(self.command, stdin=subprocess.DEVNULL, start_new_session=True)
+
     async def _await_end(self, pid: int) -> None:
         """Wait until an inherited worker, which is not our child, is gone."""
-        while self.start_ticks(pid) is not None:  # noqa: ASYNC110 - it is not our child, so no event tells
-            await asyncio.sleep(0.2)
+        await ended(pid)
         del self._workers[pid]
-        self._write_record()
         self.changed()
+
+    async def _kill_hung(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            before = loop.time()
+            await asyncio.sleep(LOOK)
+            if loop.time() - before > LOOK + SILENCE / 2:
+                for worker in self._workers.values():
+                    worker.at = (
+                        self.clock.now()
+                    )  # it was this process that stood still; what they said is still to be read
+                continue
+            for worker in self._workers.values():
+                if self.clock.now() - worker.at > HUNG:
+                    self._trouble = f"gateway worker {worker.pid} said nothing for {HUNG:.0f} s and was killed"
+                    log.error("gateway worker is hung; killing it", extra={"pid": worker.pid})
+                    _signal(worker.pid, signal.SIGKILL)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._tasks.job("connection", self._connection(reader, writer), self._connection_lost)
@@ -258,7 +269,7 @@ class Workers:
 
     def _retire_inherited(self) -> None:
         for worker in self._workers.values():
-            if worker.inherited and not worker.retiring and self.start_ticks(worker.pid) is not None:
+            if worker.inherited and not worker.retiring:
                 log.info("an earlier control plane's worker finishes", extra={"pid": worker.pid})
                 worker.retiring = True
                 _signal(worker.pid, signal.SIGTERM)

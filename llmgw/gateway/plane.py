@@ -57,6 +57,8 @@ class Plane:
 
     def take(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> tuple[Endpoint, Slot] | Refusal:
         """Choose an endpoint and take a slot at it, in one step."""
+        if self._index.version == EMPTY_TABLE.version and not self.ready:
+            return Refusal(503, "no_table", "This gateway has just started; no endpoint table was taken yet.", 1)
         decision = choose(shape, self._index, self._load, self._rng, excluded)
         match decision:
             case Target(endpoint):

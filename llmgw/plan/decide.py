@@ -97,7 +97,7 @@ class _Work:
                 return
             node = self.catalog.nodes.get(one.node)
             fits = one.spec.hash in hashes and node is not None and node.cordoned is None
-            if one.model == model.name and one.draining and not one.leaving and fits:
+            if one.model == model.name and one.draining and not one.leaving and fits and self._may_command(one.node):
                 kept = replace(one, draining=False)
                 self._replace(one, kept)
                 del self.draining[one.id]
@@ -179,7 +179,7 @@ class _Work:
                 self._stop(one, "it has no process")
             elif one.id not in published and one.id in self.snapshot.previous.draining and is_quiet(usage):
                 self._stop(one, "withdrawn everywhere and nothing is in flight")
-            elif waited >= limit:
+            elif waited >= limit and one.id not in published and one.id in self.snapshot.previous.draining:
                 self._stop(one, f"its drain deadline of {age(limit)} passed ({_in_words(usage)})")
             else:
                 self._hold(f"replica/{one.id}", "stop", f"its requests to finish: {_in_words(usage)}")
@@ -299,6 +299,9 @@ class _Work:
         return f"{leaving.id} to drain" if leaving else "an outdated replica to drain"
 
     def _drain(self, one: Replica, why: str) -> None:
+        if not self._may_command(one.node):
+            self._hold(f"replica/{one.id}", f"drain ({why})", f"node {one.node} to answer")
+            return
         self._replace(one, replace(one, draining=True))
         self.draining[one.id] = self.snapshot.previous.draining.get(one.id, self.snapshot.now)
         self._act(Verb.DRAIN, one, why)

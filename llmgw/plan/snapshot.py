@@ -58,8 +58,8 @@ class Snapshot:
         Starting a second copy of what such a node runs would waste its place; after `unreachable_after` of waiting, a node
         that is simply off must not hold everything up.
         """
-        if self.now - self.started >= self.catalog.cluster.control.unreachable_after:
-            return []
+        patience = self.catalog.cluster.control.unreachable_after
+        views = {name: self.nodes.get(name, NeverSeen(self.now)) for name in self.catalog.nodes}
         return [
-            name for name in self.catalog.nodes if isinstance(self.nodes.get(name, NeverSeen(self.started)), NeverSeen)
+            name for name, view in views.items() if isinstance(view, NeverSeen) and self.now - view.since < patience
         ]

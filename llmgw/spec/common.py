@@ -85,9 +85,9 @@ def is_planned(model: type[BaseModel], field: str) -> bool:
     return isinstance(extra, dict) and bool(extra.get(PLANNED_KEY))
 
 
-_DURATION = re.compile(r"^(\d+(?:\.\d+)?)(ms|s|m|h|d)$")
+_DURATION = re.compile(r"^([0-9]{1,15}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)$")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE = re.compile(r"^(\d+(?:\.\d+)?)(B|KiB|MiB|GiB|TiB)$")
+_SIZE = re.compile(r"^([0-9]{1,15}(?:\.[0-9]{1,9})?)(B|KiB|MiB|GiB|TiB)$")
 _BYTES = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 
 
@@ -95,21 +95,21 @@ _SHARE = re.compile(r"^(100|[1-9]?[0-9])%$")
 
 
 def _duration(value: object) -> float:
-    match = _DURATION.match(value) if isinstance(value, str) else None
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise PydanticCustomError("duration", "expected a duration with a unit, as in 500ms, 30s, 5m or 1h")
     return float(match[1]) * _SECONDS[match[2]]
 
 
 def _size(value: object) -> int:
-    match = _SIZE.match(value) if isinstance(value, str) else None
+    match = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise PydanticCustomError("size", "expected a size with a binary unit, as in 512MiB or 16GiB")
     return int(float(match[1]) * _BYTES[match[2]])
 
 
 def _share(value: object) -> float:
-    match = _SHARE.match(value) if isinstance(value, str) else None
+    match = _SHARE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise PydanticCustomError("share", "expected a percentage from 0% to 100%, as in 25%")
     return int(match[1]) / 100

@@ -106,6 +106,8 @@ class Lab:
         self.port = free_port()
         self.admin = self.root / "s/admin.sock"
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.agent: subprocess.Popen[bytes]
+        self.server: subprocess.Popen[bytes]
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("LLMGW_", "GIT_"))},
             "LLMGW_AGENT_SOCKET": str(self.root / "a.sock"),

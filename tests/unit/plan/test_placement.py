@@ -2,6 +2,7 @@
 
 import pytest
 
+from llmgw.base.time import later
 from llmgw.fleet.report import Phase, Reason
 from llmgw.fleet.view import NeverSeen
 from tests.builders import GIB, Desk, cluster, cordoned, facts, held, model, node, ordered, told, why
@@ -72,7 +73,7 @@ def test_each_reason_of_a_node_is_named(wanted, given, reason) -> None:
 
 def test_a_node_that_does_not_answer_gets_nothing_and_says_why() -> None:
     desk = Desk.of(node("a"), node("b"), model("m"))
-    desk.views["a"] = NeverSeen(desk.now, "connection refused")
+    desk.views["a"] = NeverSeen(later(desk.now, -60), "connection refused")
     desk.lose("b")
     assert held(desk.plan()) == {
         "model/m: start replica 1 of 1": (
