@@ -20,6 +20,8 @@ from llmgw.catalog.source import Source, SourceFailed, SourceTree
 LIMIT = 20.0
 """Seconds for one git command; its process group is killed then."""
 RECHECK = 30.0
+RETRY = 2.0
+"""Seconds between two asks of git when nothing seems to have changed, and after it could not answer."""
 SUFFIXES = (b".yaml", b".yml")
 _KINDS = {b"120000": "symlink", b"160000": "submodule"}
 
@@ -55,8 +57,9 @@ class GitSource:
     async def current(self) -> Source:
         """Return the tree at HEAD, or why there is none."""
         now = self._clock.now()
+        patience = RETRY if isinstance(self._current, SourceFailed) else RECHECK
         signature = self._sign()
-        if self._current is not None and signature == self._signature and now - self._checked < RECHECK:
+        if self._current is not None and signature == self._signature and now - self._checked < patience:
             return self._current
         try:
             found: Source = await self._read()
