@@ -50,7 +50,7 @@ GIB = 1 << 30
 FIRST = Epoch(1)
 LONG_AGO = Instant(0.0)
 AT_FIRST = Instant(1000.0)
-QUIET = UsageView({}, Unknown("not used since the gateway started", quiet=True))
+QUIET = UsageView({}, Unknown("not used since the gateway started", quiet=True), current=True)
 """What gateways say that have nothing in flight anywhere."""
 
 

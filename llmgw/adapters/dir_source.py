@@ -22,7 +22,7 @@ def read_directory(directory: Path) -> Source:
     files: dict[str, bytes] = {}
     refused: dict[str, str] = {}
     try:
-        for root, directories, names in os.walk(directory):
+        for root, directories, names in os.walk(directory, onerror=_raise):
             directories[:] = sorted(name for name in directories if not name.startswith("."))
             for name in sorted(names):
                 path = Path(root) / name
@@ -36,6 +36,11 @@ def read_directory(directory: Path) -> Source:
     except OSError as error:
         return SourceFailed(f"cannot read {error.filename}: {error.strerror}")
     return SourceTree(Revision(f"worktree-{_digest(files, refused)}"), files, refused)
+
+
+def _raise(error: OSError) -> None:
+    """Fail: a directory that cannot be listed is not an empty one."""
+    raise error
 
 
 def _digest(files: dict[str, bytes], refused: dict[str, str]) -> str:

@@ -121,7 +121,7 @@ def _read(git: _Git) -> Source:
     for entry in filter(None, git.run("ls-files", "-s", "-z").split(b"\0")):
         meta, _, name = entry.partition(b"\t")
         mode, digest, stage = meta.split(b" ")
-        if not name.endswith(SUFFIXES):
+        if not name.lower().endswith(SUFFIXES):
             continue
         path = name.decode("utf-8", "backslashreplace")
         if stage != b"0":

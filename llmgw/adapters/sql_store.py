@@ -133,11 +133,15 @@ class SqlStore:
                 row = connection.execute(sa.select(_trees)).first()
             if row is None:
                 return None
-            content = json.loads(row.content)
-            files = {path: base64.b64decode(data) for path, data in content["files"].items()}
-            return SourceTree(
-                Revision(row.revision), files, {}, content["subject"], content["author"], content["committed"]
-            )
+            try:
+                content = json.loads(row.content)
+                files = {path: base64.b64decode(data) for path, data in content["files"].items()}
+                return SourceTree(
+                    Revision(row.revision), files, {}, content["subject"], content["author"], content["committed"]
+                )
+            except (ValueError, KeyError, AttributeError, TypeError):
+                log.warning("the last good revision in the store cannot be read")
+                return None
 
         return await self._run(read)
 

@@ -55,14 +55,20 @@ class SshLink:
             ) from error
         except TimeoutError as error:
             raise LinkBroken(f"{where} did not finish the SSH handshake within {CONNECT_LIMIT:.0f} s") from error
-        except (OSError, asyncssh.Error, asyncssh.KeyImportError) as error:
+        except (
+            OSError,
+            asyncssh.Error,
+            ValueError,
+        ) as error:  # a host name or a key that cannot be one is a ValueError
             raise LinkBroken(f"cannot connect to {where}: {error}") from error
         channel = SshChannel(connection, self._tunnels, node.name)
+        opened = False
         try:
             await channel.open(node.agent_socket or self._agent_socket)
-        except LinkBroken:
-            await channel.close()
-            raise
+            opened = True
+        finally:
+            if not opened:
+                await channel.close()
         return channel
 
 

@@ -7,6 +7,7 @@ accept an older one.
 
 import fcntl
 import os
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
@@ -20,6 +21,9 @@ from llmgw.fleet.order import NodeOrder
 KEPT_FIRST = 1
 KEPT_LAST = 9
 """Logs of attempts that are kept for each shard: the first, which often shows the cause, and the last ones."""
+
+KEPT_ENDED = 50
+"""Shards that are gone whose logs are kept: the newest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,17 @@ class Disk:
 
     def store_order(self, order: NodeOrder) -> None:
         """Keep an order; it is on the disk when this returns. Raises OSError."""
+        # its rank apart: an order that a later version cannot read must not let older ones in
+        _write(self.root / "rank", f"{order.epoch} {order.generation}".encode())
         _write(self.root / "order.json", _ORDER.dump_json(order))
+
+    def rank(self) -> tuple[int, int]:
+        """Return (epoch, generation) of the newest order that was stored; (0, 0) if there was none."""
+        try:
+            epoch, generation = (self.root / "rank").read_text().split()
+            return int(epoch), int(generation)
+        except (OSError, ValueError):
+            return (0, 0)
 
     def order(self) -> NodeOrder | None:
         """Return the stored order, or None. One that this version cannot read counts as none."""
@@ -121,6 +135,10 @@ class Disk:
     def forget(self, shard: ShardId) -> None:
         """Drop the record of a shard."""
         (self.root / "shards" / f"{shard}.json").unlink(missing_ok=True)
+        known = {record.spec.shard for record in self.records()}
+        ended = [path for path in (self.root / "logs").iterdir() if path.name not in known]
+        for path in sorted(ended, key=lambda path: path.stat().st_mtime)[: max(0, len(ended) - KEPT_ENDED)]:
+            shutil.rmtree(path, ignore_errors=True)
 
     def records(self) -> list[Record]:
         """Return every record that can be read, in order of shard."""

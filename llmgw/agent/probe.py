@@ -51,7 +51,7 @@ class Prober:
             return Verdict(False, f"{spec.ready_path} did not answer within {LIMIT:.0f} s")
         except (aiohttp.ClientError, OSError) as error:
             return Verdict(False, f"port {spec.port}: {type(error).__name__}")
-        except ValueError:
+        except (ValueError, RecursionError):
             return Verdict(False, f"{spec.models_path} does not answer with JSON")
         return self._identity(spec, pid, body)
 
@@ -77,5 +77,7 @@ def _names(body: object) -> set[str]:
     names: set[str] = set()
     for entry in body["data"]:
         if isinstance(entry, dict):
-            names.update(name for name in (entry.get("id"), *(entry.get("aliases") or ())) if isinstance(name, str))
+            aliases = entry.get("aliases")
+            found = [entry.get("id"), *(aliases if isinstance(aliases, list) else ())]
+            names.update(name for name in found if isinstance(name, str))
     return names

@@ -102,6 +102,7 @@ class Runner:
                 "an engine of another agent's state directory runs here; end it by its pid if that agent is no more",
                 extra={"pid": pid, "shard": shard},
             )
+        self._state.floor = self._disk.rank()
         if order is not None:
             self._state.order = order
         for record in records:
@@ -148,6 +149,9 @@ class Runner:
 
     def obey(self, order: NodeOrder, cluster: str) -> None:
         """Take an order from a control plane, unless it is older than the one in force or cannot be stored."""
+        if self.belongs_to_another(cluster):
+            log.error("refused an order of another cluster", extra={"cluster": cluster})
+            return
         if not self._state.accepts(order):
             log.warning("refused an older order", extra={"epoch": order.epoch, "generation": order.generation})
             self.changes.set(self.changes.value + 1)

@@ -74,9 +74,11 @@ class AgentServer:
         try:
             async with asyncio.timeout(2.0):
                 _, writer = await asyncio.open_unix_connection(str(self._path))
-        except (OSError, TimeoutError):
+        except (ConnectionRefusedError, FileNotFoundError):
             self._path.unlink(missing_ok=True)
             return
+        except TimeoutError as error:
+            raise SocketTaken(f"another agent holds {self._path} and does not answer; stop it first") from error
         writer.close()
         raise SocketTaken(f"another agent listens on {self._path}; stop it, or choose another place with --socket")
 

@@ -78,13 +78,15 @@ class AgentState:
 
     boot: BootId
     order: NodeOrder | None = None
+    floor: tuple[int, int] = (0, 0)
+    """Rank of the newest order ever obeyed here, which is known even if the order itself was lost."""
     refused: int = 0
     sequence: int = 0
     _shards: dict[ShardId, _Shard] = field(default_factory=dict)
 
     def accepts(self, order: NodeOrder) -> bool:
         """Whether an order is not older than the one in force. Counts the refused."""
-        if self.order is None or order.rank >= self.order.rank:
+        if order.rank >= max(self.floor, self.order.rank if self.order else (0, 0)):
             return True
         self.refused += 1
         return False
@@ -270,9 +272,9 @@ class AgentState:
         shard = self._current(event.shard, event.attempt)
         if shard is None:
             return
-        shard.busy = False
         if shard.phase not in (Phase.STARTING, Phase.READY):
-            return
+            return  # what is busy then is another start, which a late probe says nothing of
+        shard.busy = False
         if event.ready:
             shard.failed_probes = 0
             shard.degraded = None

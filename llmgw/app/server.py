@@ -53,6 +53,8 @@ REMOTE_AGENT_SOCKET = "/run/llmgw/agent.sock"
 """Where an agent that root runs listens, on a node that says nothing else."""
 
 
+KEEP_AGAIN = 10.0
+"""Seconds until the last good revision is written again, after the store could not take it."""
 WORKER_MODULE = "llmgw.app.worker"
 
 
@@ -202,7 +204,10 @@ class _Server:
         state = self._catalogs.state.value
         if state.catalog is not None:
             return
-        last = await self._store.last_tree()
+        try:
+            last = await self._store.last_tree()
+        except StoreUnavailable as error:
+            raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
         outcome = await compile_in_thread(last) if last is not None else None
         if last is not None and isinstance(outcome, Accepted):
             log.error("serving the last good revision", extra={"revision": last.revision})
@@ -244,17 +249,24 @@ class _Server:
             version = states.version
             tree = states.value.tree
             if tree is not None and tree is not kept:
-                kept = tree
                 try:
                     await self._store.keep_tree(tree)
                 except StoreUnavailable as error:
                     log.warning("the last good revision could not be kept", extra={"reason": str(error)})
+                    await asyncio.sleep(KEEP_AGAIN)
+                    continue
+                kept = tree
             await states.newer(version)
 
     def _announce(self) -> None:
         host, _ = self._settings.listen
         state = self._catalogs.state.value
         assert state.catalog is not None
+        for option, address in (("--listen", self._settings.listen), ("--admin-listen", self._settings.admin_listen)):
+            if address is not None and not _is_loopback(address[0]):
+                log.warning(
+                    "anybody who reaches this address may use it: there are no keys yet", extra={option: address[0]}
+                )
         log.info(
             "serving",
             extra={
@@ -385,6 +397,10 @@ def _host(host: str) -> str:
     if host in ("0.0.0.0", "::", ""):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
 def _why(error: Exception) -> str:

@@ -28,10 +28,7 @@ def ask(server: str, method: str, path: str, body: dict[str, Any] | None = None)
     """Return the server's answer. Raises Failed with what to do if there is none."""
     where = server or default_server()
     if where.startswith("http://"):
-        parts = urlsplit(where)
-        connection: http.client.HTTPConnection = http.client.HTTPConnection(
-            parts.hostname or "localhost", parts.port or 80, timeout=PATIENCE
-        )
+        connection: http.client.HTTPConnection = _tcp(where)
     elif "://" in where:
         raise WrongUsage(f"--server {where} is not known; name a socket's path or http://HOST:PORT")
     elif "/" not in where and ":" in where:
@@ -62,6 +59,14 @@ def ask(server: str, method: str, path: str, body: dict[str, Any] | None = None)
     if answer.status != 200:
         raise Failed(str(data.get("error", f"the server answered {answer.status}")))
     return data
+
+
+def _tcp(where: str) -> http.client.HTTPConnection:
+    parts = urlsplit(where)
+    try:
+        return http.client.HTTPConnection(parts.hostname or "localhost", parts.port or 80, timeout=PATIENCE)
+    except ValueError as error:
+        raise WrongUsage(f"--server {where} is not an address; write http://HOST:PORT") from error
 
 
 def default_server() -> str:

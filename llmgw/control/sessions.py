@@ -125,13 +125,7 @@ class NodeSession:
 
     def reaches(self, node: Node, defaults: SshDefaults) -> bool:
         """Whether this session would go to the same place for this spec."""
-        mine, other = self._node, node
-        return (mine.local, mine.ssh, mine.agent_socket, self._defaults) == (
-            other.local,
-            other.ssh,
-            other.agent_socket,
-            defaults,
-        )
+        return _way(self._node, self._defaults) == _way(node, defaults)
 
     def empty(self, report: Report | None) -> bool:
         """Whether the node holds nothing and shall hold nothing. One that never spoke is taken to be empty."""
@@ -237,6 +231,14 @@ class NodeSession:
             if not channel.routes_survive:
                 self._routes = {}
             await channel.close()
+
+
+def _way(node: Node, defaults: SshDefaults) -> object:
+    """All that decides how a node is reached; a default that it overrides is not a part of it."""
+    if node.ssh is None:
+        return (node.local, node.agent_socket)
+    user, identity = node.ssh.user or defaults.user, node.ssh.identity_file or defaults.identity_file
+    return (node.ssh.host, node.ssh.port, node.ssh.host_key, user, identity, node.agent_socket)
 
 
 def _fail(future: asyncio.Future[None], error: BaseException) -> None:

@@ -86,11 +86,6 @@ class Workers:
         """The living workers' process ids."""
         return sorted(self._workers)
 
-    @property
-    def serving(self) -> bool:
-        """Whether a worker of ours has taken an endpoint table."""
-        return any(worker.ready and not worker.retiring for worker in self._workers.values())
-
     async def start(self) -> None:
         """Listen for workers and start them. Raises OSError if the socket cannot be made."""
         self.socket.unlink(missing_ok=True)
@@ -156,7 +151,7 @@ class Workers:
             for one in worker.usage.endpoints:
                 since = Instant(worker.at - one.ended_ago) if one.ended_ago is not None else None
                 found[one.id] = _joined(found.get(one.id), one.in_flight, since)
-        return UsageView(found, Unknown("not used since the gateway started", quiet=True))
+        return UsageView(found, Unknown("not used since the gateway started", quiet=True), current=True)
 
     def _active(self) -> dict[ReplicaId, Usage]:
         """What is in flight for certain, while the rest is unknown."""
@@ -172,7 +167,15 @@ class Workers:
         while any(worker.inherited for worker in self._workers.values()) and not self._settled.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         while True:
-            process = self._spawn()
+            if self._stopping:
+                await asyncio.Event().wait()
+            try:
+                process = self._spawn()
+            except OSError as error:
+                self._trouble = f"no gateway worker can be started: {error.strerror}"
+                log.warning("no gateway worker can be started", extra={"reason": error.strerror})
+                await asyncio.sleep(RESTART_AFTER * 4)
+                continue
             self._workers[process.pid] = _Worker(process.pid, inherited=False, at=self.clock.now())
             log.info("gateway worker started", extra={"pid": process.pid})
             await ended(process.pid)
@@ -180,7 +183,7 @@ class Workers:
             del self._workers[process.pid]
             self.changed()
             if self._stopping:
-                await asyncio.Event().wait()
+                continue
             self._trouble = f"gateway worker {process.pid} ended with status {status}"
             log.error("gateway worker ended; replacing it", extra={"pid": process.pid, "status": status})
             await asyncio.sleep(RESTART_AFTER)

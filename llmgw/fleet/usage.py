@@ -47,6 +47,8 @@ class UsageView:
     endpoints: Mapping[ReplicaId, Usage]
     otherwise: Usage = NO_WORD
     """What holds for an endpoint that none of them spoke of."""
+    current: bool = False
+    """Every living gateway goes by the newest table: what has left it gets no new request anywhere."""
 
     def of(self, replica: ReplicaId) -> Usage:
         """Return the usage of one endpoint."""

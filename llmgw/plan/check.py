@@ -9,7 +9,7 @@ from collections import Counter
 from llmgw.base.ids import NodeName, ShardId
 from llmgw.fleet.report import SERVING, Phase, ShardReport
 from llmgw.fleet.usage import is_quiet
-from llmgw.fleet.view import NeverSeen, report_of, routes_of
+from llmgw.fleet.view import NeverSeen, report_of
 from llmgw.plan.result import Plan
 from llmgw.plan.snapshot import Snapshot
 
@@ -74,7 +74,7 @@ def _stops(plan: Plan, snapshot: Snapshot) -> list[str]:
                 continue
             replica = report.spec.replica if report else snapshot.previous.orders[node].shard(shard).spec.replica  # type: ignore[union-attr] # held without a report means ordered
             since = snapshot.previous.draining.get(replica)
-            late = since is not None and snapshot.now - since >= limit
+            late = since is not None and snapshot.now - since >= limit and snapshot.usage.current
             if replica in published:
                 broken.append(f"{shard} would be stopped while it is published")
             elif since is None:
@@ -108,7 +108,7 @@ def _last_serving(plan: Plan, snapshot: Snapshot) -> list[str]:
         for view in snapshot.nodes.values()
         if (report := report_of(view)) is not None
         for one in report.shards
-        if one.phase in SERVING and one.spec.shard in routes_of(view)
+        if one.phase in SERVING
     }
     broken = []
     for name, model in snapshot.catalog.models.items():

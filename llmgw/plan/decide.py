@@ -115,7 +115,7 @@ class _Work:
             self._hold(subject, "start", f"the first word of {names}, which may run it already")
             return
         running = [one for one in self.replicas if one.model == model.name and not one.leaving]
-        if outdated and len(running) >= model.replicas + SURGE:
+        if len(running) >= model.replicas + SURGE:
             self._hold(subject, "roll over", self._progress(current, running))
             self.crowded.add(model.name)
             return
@@ -175,11 +175,12 @@ class _Work:
                 continue
             usage = self.snapshot.usage.of(one.id)
             waited = self.snapshot.now - self.draining[one.id]
+            withdrawn = one.id not in published and one.id in self.snapshot.previous.draining
             if not one.serves and not one.has_process and one.id not in published:
                 self._stop(one, "it has no process")
-            elif one.id not in published and one.id in self.snapshot.previous.draining and is_quiet(usage):
+            elif withdrawn and is_quiet(usage):
                 self._stop(one, "withdrawn everywhere and nothing is in flight")
-            elif waited >= limit and one.id not in published and one.id in self.snapshot.previous.draining:
+            elif waited >= limit and withdrawn and self.snapshot.usage.current:
                 self._stop(one, f"its drain deadline of {age(limit)} passed ({_in_words(usage)})")
             else:
                 self._hold(f"replica/{one.id}", "stop", f"its requests to finish: {_in_words(usage)}")
@@ -288,7 +289,10 @@ class _Work:
         While nothing else serves, one that may come back (its engine crashed, its node does not answer) is kept: a new
         revision may turn out not to start. It gives way to a replacement that could not start beside it.
         """
-        return others_serve or one.phase is Phase.FAILED or model.name in self.crowded or model.replicas == 0
+        if others_serve or one.phase is Phase.FAILED or model.replicas == 0:
+            return True
+        # one that runs behind a broken connection is not known to be gone, and its place would not become free
+        return model.name in self.crowded and one.node_answers and not one.phase_serves
 
     def _progress(self, current: list[Replica], running: list[Replica]) -> str:
         new = next((one for one in current if not one.serves), None)

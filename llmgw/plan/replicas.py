@@ -46,6 +46,11 @@ class Replica:
         return self.report.phase if self.report else Phase.WAITING
 
     @property
+    def phase_serves(self) -> bool:
+        """Whether its node said last that its engine is ready, however it may be reached now."""
+        return self.phase in SERVING
+
+    @property
     def serves(self) -> bool:
         """Whether it answers requests, as far as is known: its node said so last and a way to it exists."""
         return self.phase in SERVING and self.address is not None

@@ -119,14 +119,20 @@ class Node(SpecModel):
         description="Unix socket of the node's agent; default is the agent's own default.",
         json_schema_extra=impact(Impact.LIVE),
     )
-    pool: Name = Field("default", description="Pool the node belongs to.", json_schema_extra=impact(Impact.DRAIN))
+    pool: Name = Field(
+        "default",
+        description="Pool the node belongs to; looked at when a replica is placed.",
+        json_schema_extra=impact(Impact.NONE),
+    )
     fabric: Name | None = Field(
         None,
         description="Fast network the node is on; all nodes of one replica share it.",
         json_schema_extra=planned(Impact.DRAIN),
     )
     labels: dict[Label, Label] = Field(
-        default_factory=dict, description="Labels that profiles may ask for.", json_schema_extra=impact(Impact.DRAIN)
+        default_factory=dict,
+        description="Labels that profiles may ask for; looked at when a replica is placed.",
+        json_schema_extra=impact(Impact.NONE),
     )
     expect: Expect | None = Field(
         None, description="What the node should have.", json_schema_extra=planned(Impact.NONE)

@@ -1,5 +1,6 @@
 """The contract of `TreeSource`, on git, on a directory, and on the fake."""
 
+import os
 import subprocess
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -116,3 +117,22 @@ async def test_a_place_that_cannot_be_read_is_not_an_empty_tree(place: Place) ->
 
 async def test_it_says_which_place_it_is(place: Place) -> None:
     assert place.source.describe()
+
+
+async def test_a_directory_that_cannot_be_listed_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "cluster"
+    (root / "models").mkdir(parents=True)
+    (root / "models/m.yaml").write_bytes(b"a: 1\n")
+    real = os.scandir
+
+    def refuse(path: str) -> object:
+        if str(path).endswith("models"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)  # root may list everything, so the kernel cannot play this part here
+    found = await DirSource(root).current()
+    assert isinstance(found, SourceFailed)
+    assert "Permission denied" in found.reason

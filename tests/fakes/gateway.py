@@ -84,7 +84,7 @@ class FakeGateway:
             if worker.table.version != self.newest.version:
                 return UsageView(active, Unknown(f"gateway worker {worker.number} goes by an older table"))
         idle: dict[ReplicaId, Usage] = {one: Idle(at) for one, at in sorted(self.ended.items())}
-        return UsageView({**idle, **active}, Unknown("not used since the gateway started", quiet=True))
+        return UsageView({**idle, **active}, Unknown("not used since the gateway started", quiet=True), current=True)
 
     def begin(self, replica: ReplicaId) -> int | None:
         """Send a request to a replica, by the table of any worker that has it; None if no engine took it."""

@@ -27,7 +27,7 @@ Planner = Callable[[Snapshot], Plan]
 
 
 def reads_unknown_as_idle(snapshot: Snapshot) -> Plan:
-    return plan(replace(snapshot, usage=UsageView({}, Unknown("nobody said anything", quiet=True))))
+    return plan(replace(snapshot, usage=UsageView({}, Unknown("nobody said anything", quiet=True), current=True)))
 
 
 def reads_a_silent_node_as_empty(snapshot: Snapshot) -> Plan:

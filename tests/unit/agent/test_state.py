@@ -23,7 +23,8 @@ from llmgw.agent.events import (
     Start,
     Stop,
 )
-from llmgw.base.ids import NodeName, ShardId
+from llmgw.agent.state import AgentState
+from llmgw.base.ids import BootId, NodeName, ShardId
 from llmgw.base.time import Instant
 from llmgw.engines.shard import RestartPolicy
 from llmgw.fleet.report import Phase, Reason
@@ -452,3 +453,21 @@ def test_several_shards_are_looked_at_in_the_order_of_their_names() -> None:
     assert [one.spec.shard for one in brain.ordered(*specs)] == [specs[1].shard, specs[0].shard]
     assert brain.state.attempt_of(specs[1].shard) == 0
     assert brain.state.attempt_of(ShardId("never-0.s0")) == 0
+
+
+def test_a_late_probe_of_an_ended_attempt_starts_nothing_twice() -> None:
+    brain = Brain().serves()
+    brain.passes(5.0)
+    brain.crashes()
+    brain.is_gone()
+    starts = brain.passes(2.0)
+    late = brain.happens(Probed(SPEC.shard, 1, False, "refused"))
+    assert [type(one).__name__ for one in starts + late].count("Start") == 1
+
+
+def test_without_its_order_an_agent_obeys_nothing_older_than_what_it_obeyed_before() -> None:
+    state = AgentState(BootId("b"), floor=(3, 9))
+    assert not state.accepts(order("a", epoch=3, generation=8))
+    assert state.accepts(order("a", epoch=3, generation=9))
+    assert state.accepts(order("a", epoch=4, generation=1))
+    assert state.refused == 1

@@ -126,6 +126,28 @@ def test_a_single_replica_without_room_keeps_serving_and_the_hold_says_why() -> 
     }
 
 
+def test_a_connection_that_breaks_while_a_rollover_is_held_takes_nothing_away() -> None:
+    desk = serving(A, model("m", 1, profile={"cpus": 5}))
+    desk.want(A, model("m", 1, "--new", profile={"cpus": 5}))
+    desk.plan()
+    desk.lose("a")
+    for _ in range(5):
+        decided = desk.plan(10.0)
+        assert not any(line.startswith(("drain", "stop")) for line in told(decided)), told(decided)
+
+
+def test_replicas_that_drain_hold_up_the_start_of_others() -> None:
+    desk = serving(A, B, model("m", 3))
+    desk.want(A, B, model("m", 0))
+    desk.plan()
+    desk.obey()
+    for replica in ("m-1-0", "m-1-1", "m-1-2"):
+        desk.use(replica, Active(1))
+    desk.want(A, B, model("m", 3, "--new"))
+    started = [line for line in told(desk.plan()) if line.startswith("start")]
+    assert len(started) <= 1, "three run on and may: three wanted, and one more while rolling over"
+
+
 def test_a_new_revision_that_fails_leaves_the_old_one_serving_and_says_why() -> None:
     desk = serving(A, B, model("m", 2))
     desk.want(A, B, model("m", 2, "--oops"))
