@@ -94,7 +94,7 @@ def _chat(base: str) -> None:
     print(f"\n  you      {QUESTION}\n  {MODEL}  ", end="", flush=True)
     with OpenAI(base_url=base, api_key="not-needed", max_retries=0) as client:
         stream = client.chat.completions.create(
-            model=MODEL, stream=True, max_tokens=80, messages=[{"role": "user", "content": QUESTION}]
+            model=MODEL, stream=True, max_tokens=80, temperature=0, messages=[{"role": "user", "content": QUESTION}]
         )
         for chunk in stream:
             if chunk.choices:
