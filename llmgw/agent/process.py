@@ -201,8 +201,8 @@ class Processes:
         def readable() -> None:
             loop.remove_reader(descriptor)
             os.close(descriptor)
+            self.reap()  # keeps the ending of what is watched, so it comes before that ends
             self._watched.pop(pid, None)
-            self.reap()
             ended(pid)
 
         self._watched[pid] = descriptor
@@ -225,7 +225,8 @@ class Processes:
                 return
             if pid == 0:
                 return
-            self._endings[pid] = _ending(status)
+            if pid in self._watched:
+                self._endings[pid] = _ending(status)
 
     def ending(self, pid: int) -> Ending:
         """Return how a process ended. For an adopted one the kernel told its parent, not us."""
@@ -247,12 +248,14 @@ class Processes:
     async def _empty(self, pid: int, shard: ShardId, attempt: int, patience: float) -> tuple[int, ...]:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience
+        pause = 0.02
         while True:
             self.reap()
             left = self._part_of(pid, shard, attempt)
             if not left or loop.time() >= deadline:
                 return tuple(left)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(pause)
+            pause = min(0.5, pause * 1.5)  # a look reads every process of the host
 
     def _part_of(self, pid: int, shard: ShardId, attempt: int) -> list[int]:
         """Return the living processes of an attempt: its session's, and those that carry its marker."""

@@ -87,6 +87,8 @@ class AgentServer:
         self._connections.job("peer", _Connection(reader, writer, self._runner, self._disk).run(), self._lost)
 
     def _lost(self, error: BaseException) -> None:
+        if not isinstance(error, ProtocolError | OSError | TimeoutError):
+            raise error  # a fault of ours: asyncio's handler shows all of it, instead of one line that hides it
         log.warning("a control plane's connection ended", extra={"error": str(error) or type(error).__name__})
 
 
@@ -136,7 +138,11 @@ class _Connection:
         self._node = hello.node
         log.info("a control plane connected", extra={"node": hello.node, "version": hello.version})
         await self._send(Welcome(PROTOCOL, __version__))
-        self._tasks.job("reports", self._reports(), lambda _: self._writer.close())
+        self._tasks.job("reports", self._reports(), self._give_up)
+
+    def _give_up(self, error: BaseException) -> None:
+        log.warning("a control plane takes no reports", extra={"error": str(error) or type(error).__name__})
+        self._writer.close()
 
     async def _reports(self) -> None:
         while True:

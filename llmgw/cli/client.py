@@ -7,7 +7,7 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmgw.cli.main import Failed, WrongUsage
+from llmgw.cli.outcomes import Failed, WrongUsage
 
 PATIENCE = 60.0
 """Seconds for an answer."""

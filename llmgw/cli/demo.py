@@ -19,7 +19,7 @@ from typing import Any
 
 from llmgw.adapters.git_source import git_environment
 from llmgw.cli.client import ask
-from llmgw.cli.main import Failed
+from llmgw.cli.outcomes import Failed
 from llmgw.cli.running import address
 
 PATIENCE = 180.0

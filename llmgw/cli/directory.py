@@ -15,7 +15,7 @@ from llmgw.adapters.git_index import in_hook, is_own_commit, read_index
 from llmgw.catalog.compile import Accepted, Compiler
 from llmgw.catalog.problems import Problem
 from llmgw.catalog.source import SourceFailed, SourceTree
-from llmgw.cli.main import FAILED, Failed, WrongUsage
+from llmgw.cli.outcomes import FAILED, Failed, WrongUsage
 
 
 def tree_of(directory: Path) -> SourceTree:

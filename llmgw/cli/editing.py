@@ -27,7 +27,7 @@ from llmgw.catalog.render import render_text
 from llmgw.catalog.source import SourceTree
 from llmgw.catalog.validation import validate
 from llmgw.cli.directory import tree_of
-from llmgw.cli.main import Failed
+from llmgw.cli.outcomes import Failed
 from llmgw.spec.cluster import Cluster
 from llmgw.spec.kinds import KINDS
 

@@ -4,6 +4,7 @@ Exit codes: 0 done · 1 failed · 2 changes present (`plan --detailed-exitcode` 
 usual 2 of this library, since a typo in CI would read as "changes present".
 """
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
-FAILED = 1
-WRONG_USAGE = 64
-INTERRUPTED = 130
+from llmgw.cli.outcomes import FAILED, INTERRUPTED, WRONG_USAGE, Failed, WrongUsage
 
 app = typer.Typer(
     name="llmgw",
@@ -26,14 +25,6 @@ app = typer.Typer(
 )
 ctl = typer.Typer(help="Questions to a running server.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(ctl, name="ctl")
-
-
-class Failed(Exception):
-    """A command cannot do what was asked. The message is one line that says what to do next."""
-
-
-class WrongUsage(Failed):
-    """What was asked cannot be understood."""
 
 
 Server = Annotated[
@@ -269,7 +260,14 @@ def _root(
 
 def main() -> None:
     """Run a command and end the process with its exit code."""
-    sys.exit(exit_code(lambda: app(standalone_mode=False)))
+    try:
+        code = exit_code(lambda: app(standalone_mode=False))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # the reader of our output went away; nothing more can be said, not even when Python closes the stream
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = FAILED
+    sys.exit(code)
 
 
 def exit_code(command: Callable[[], object]) -> int:
@@ -291,9 +289,6 @@ def exit_code(command: Callable[[], object]) -> int:
         return FAILED
     except (KeyboardInterrupt, Abort):
         return INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away; nothing more can be said
-        return FAILED
     return code if isinstance(code, int) else 0
 
 

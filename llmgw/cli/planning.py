@@ -9,7 +9,7 @@ import typer
 
 from llmgw.cli.client import ask
 from llmgw.cli.directory import tree_of
-from llmgw.cli.main import FAILED
+from llmgw.cli.outcomes import FAILED
 
 CHANGES = 2
 _SIGNS = {"create": "+", "update": "~", "delete": "-"}

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from llmgw.agent.main import CannotStart
-from llmgw.cli.main import Failed, WrongUsage
+from llmgw.cli.outcomes import Failed, WrongUsage
 
 
 def address(text: str, option: str) -> tuple[str, int]:

@@ -22,7 +22,7 @@ import openai
 from llmgw.adapters.git_source import git_environment
 from llmgw.agent.procfs import stat_of
 from llmgw.cli.client import ask
-from llmgw.cli.main import Failed
+from llmgw.cli.outcomes import Failed
 from tests.fakes.gguf_file import write_tiny_gguf
 
 ENGINE = Path(__file__).parents[1] / "fakes/engine.py"

@@ -235,3 +235,12 @@ def test_a_stopped_server_leaves_nothing_but_its_engines(lab: Lab) -> None:
     agent.terminate()
     assert agent.wait(20) == 0
     assert lab.left_over() == {}
+
+
+def test_a_reader_that_goes_away_is_no_error_to_talk_about(lab: Lab) -> None:
+    lab.commit()
+    command = f"{sys.executable} -m llmgw show node/local --dir {lab.cluster} | head -1"
+    done = subprocess.run(
+        ["bash", "-c", command], env=lab.environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.stderr, done.stdout.startswith("apiVersion")) == ("", True)
