@@ -1,5 +1,6 @@
 """What reading a cluster directory of 1,000 files costs: cold, from the cache, and when one file changed."""
 
+import asyncio
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from llmgw.adapters.document_cache import DocumentCache
 from llmgw.base.ids import Revision
 from llmgw.catalog.compile import Accepted, Compiler
 from llmgw.catalog.source import SourceTree
+from llmgw.control.catalogs import compile_in_thread
 
 pytestmark = pytest.mark.bench
 
@@ -73,3 +75,18 @@ def test_the_command_uses_the_cache(tmp_path: Path) -> None:
         seconds.append(time.perf_counter() - start)
     print(f"\nllmgw validate, {FILES} files: first {seconds[0]:.2f} s, second {seconds[1]:.2f} s")
     assert seconds[0] / seconds[1] > 2
+
+
+async def test_reading_does_not_hold_up_the_event_loop() -> None:
+    tree = SourceTree(Revision("r"), _files())
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    reading = asyncio.ensure_future(compile_in_thread(tree))
+    longest, last = 0.0, start
+    while not reading.done():
+        await asyncio.sleep(0.001)
+        longest, last = max(longest, loop.time() - last), loop.time()
+    took = loop.time() - start
+    assert isinstance(await reading, Accepted)
+    print(f"\nreading {FILES} files took {took:.2f} s; the loop stood still for {longest * 1000:.0f} ms at the longest")
+    assert longest / took < 0.25

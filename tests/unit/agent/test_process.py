@@ -1,0 +1,148 @@
+"""What an agent starts, and what keeps it from starting: real processes and ports of this machine, engines of three lines."""
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmgw.agent import procfs
+from llmgw.agent.disk import Disk, Record
+from llmgw.agent.process import MARK_AGENT, Processes, Spawned, port_taken
+from llmgw.engines.shard import PYTHON, WEIGHTS, ShardSpec
+from llmgw.fleet.report import Reason
+from tests.unit.agent.brain import SPEC
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _spec(**changes: object) -> ShardSpec:
+    fields = {field: getattr(SPEC, field) for field in SPEC.__slots__}
+    return ShardSpec(**{**fields, "port": _free_port(), "weights": "w.gguf", **changes})
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    disk = Disk(tmp_path / "state")
+    disk.open()
+    yield disk
+    disk.close()
+
+
+@pytest.fixture
+def processes(disk: Disk, tmp_path: Path) -> Processes:
+    (tmp_path / "w.gguf").write_text("weights")
+    return Processes("thisagent", disk, tmp_path)
+
+
+def _program(directory: Path, name: str, text: str) -> Path:
+    path = directory / name
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+async def _end(processes: Processes, spec: ShardSpec, spawned: Spawned) -> None:
+    assert await processes.end(spawned.pid, spec.shard, spawned.record.attempt, 0.0) == ()
+
+
+async def test_the_first_program_that_is_installed_is_run(
+    processes: Processes, disk: Disk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = _spec(programs=(("llama-server",), (PYTHON, "-c", "import time; time.sleep(60)")), args=("--model", WEIGHTS))
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    own = processes.spawn(spec, 1, "c#1", None)
+    assert isinstance(own, Spawned)
+    assert procfs.arguments_of(own.pid)[0] == sys.executable
+    await _end(processes, spec, own)
+    _program(tmp_path, "llama-server", "#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    theirs = processes.spawn(spec, 2, "c#1", None)
+    assert isinstance(theirs, Spawned)
+    assert disk.tail(spec.shard, 2, 5)[0] == f"# {tmp_path}/llama-server --model {tmp_path}/w.gguf"
+    await _end(processes, spec, theirs)
+
+
+def test_what_is_missing_is_a_reason_and_nothing_is_started(processes: Processes, tmp_path: Path) -> None:
+    for changes, code in (
+        ({"programs": (("no-such-engine",),)}, "program_missing"),
+        ({"weights": "missing.gguf", "programs": ((PYTHON,),)}, "weights_missing"),
+        ({"weights": str(tmp_path / "x"), "programs": ((PYTHON,),)}, "weights_missing"),
+    ):
+        outcome = processes.spawn(_spec(**changes), 1, "", None)
+        assert isinstance(outcome, Reason)
+        assert outcome.code == code
+
+
+def test_a_taken_port_is_named_with_its_holder_even_before_it_listens() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        port = holder.getsockname()[1]
+        bound = port_taken(port)
+        assert bound is not None
+        assert bound.code == "port_taken"
+        holder.listen()
+        listening = port_taken(port)
+        assert listening is not None
+        assert f"pid {os.getpid()}" in listening.text
+    assert port_taken(port) is None
+
+
+async def test_the_environment_is_an_allow_list(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLAMA_ARG_CTX_SIZE", "1")
+    monkeypatch.setenv("PORT", "1")
+    spec = _spec(programs=((PYTHON, "-c", "import time; time.sleep(60)"),), args=(), env={"MINE": "yes"})
+    spawned = processes.spawn(spec, 1, "c#1", None)
+    assert isinstance(spawned, Spawned)
+    environment = procfs.environment_of(spawned.pid)
+    assert "LLAMA_ARG_CTX_SIZE" not in environment
+    assert "PORT" not in environment
+    assert environment["MINE"] == "yes"
+    assert environment[MARK_AGENT] == "thisagent"
+    await _end(processes, spec, spawned)
+
+
+async def test_a_process_is_ours_only_by_pid_start_time_and_mark(processes: Processes, disk: Disk) -> None:
+    spec = _spec(programs=((PYTHON, "-c", "import time; time.sleep(60)"),), args=())
+    spawned = processes.spawn(spec, 1, "", None)
+    assert isinstance(spawned, Spawned)
+    record = spawned.record
+    assert disk.records() == [record]
+    assert processes.is_ours(record)
+    assert not processes.is_ours(Record(spec, 1, record.pid, record.start_ticks + 1, record.boot)), (
+        "another process's time"
+    )
+    assert not processes.is_ours(Record(spec, 2, record.pid, record.start_ticks, record.boot)), "another attempt"
+    assert not processes.is_ours(Record(spec, 1, record.pid, record.start_ticks, "another boot"))
+    assert not Processes("other", disk, None).is_ours(record), "another agent's mark"
+    assert await Processes("other", disk, None).end(record.pid, spec.shard, 1, 0.0) == ()
+    assert processes.is_ours(record), "what does not carry our mark is not touched"
+    await _end(processes, spec, spawned)
+    assert not processes.is_ours(record)
+
+
+STUBBORN = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setpgid(0, 0)
+while True:
+    time.sleep(1)
+"""
+
+
+async def test_a_session_that_ignores_its_end_is_killed_with_all_its_members(processes: Processes) -> None:
+    spec = _spec(programs=((PYTHON, "-c", STUBBORN),), args=())
+    spawned = processes.spawn(spec, 1, "", None)
+    assert isinstance(spawned, Spawned)
+    while len(procfs.members(spawned.pid)) < 2:  # noqa: ASYNC110 - another process does it
+        await asyncio.sleep(0.01)
+    assert await processes.end(spawned.pid, spec.shard, 1, 0.2) == ()
+    assert procfs.members(spawned.pid) == []
