@@ -8,18 +8,20 @@ import asyncio
 import base64
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from pydantic import ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from llmgw.base.ids import Epoch, OwnerId, Revision
+from llmgw.base.ids import Epoch, NodeName, OwnerId, Revision
 from llmgw.base.time import Instant
 from llmgw.catalog.source import SourceTree
 from llmgw.ports.sinks import Event, Lease, StoreUnavailable
+from llmgw.spec.node import Node
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +55,12 @@ _trees = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("revision", sa.Text, nullable=False),
     sa.Column("content", sa.Text, nullable=False),
+)
+_nodes = sa.Table(
+    "nodes",
+    _meta,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("spec", sa.Text, nullable=False),
 )
 
 
@@ -142,6 +150,33 @@ class SqlStore:
             except (ValueError, KeyError, AttributeError, TypeError):
                 log.warning("the last good revision in the store cannot be read")
                 return None
+
+        return await self._run(read)
+
+    async def keep_nodes(self, nodes: Mapping[NodeName, Node]) -> None:
+        """Keep how to reach the nodes that have something to run, in place of those before. Raises StoreUnavailable."""
+        rows = [{"name": name, "spec": node.model_dump_json(exclude_unset=True)} for name, node in nodes.items()]
+
+        def write() -> None:
+            with self._engine.begin() as connection:
+                connection.execute(sa.delete(_nodes))
+                if rows:
+                    connection.execute(sa.insert(_nodes), rows)
+
+        await self._run(write)
+
+    async def last_nodes(self) -> dict[NodeName, Node]:
+        """Return the kept nodes; one that this version cannot read is left out. Raises StoreUnavailable."""
+
+        def read() -> dict[NodeName, Node]:
+            found: dict[NodeName, Node] = {}
+            with self._engine.connect() as connection:
+                for row in connection.execute(sa.select(_nodes)):
+                    try:
+                        found[NodeName(row.name)] = Node.model_validate_json(row.spec)
+                    except ValidationError:
+                        log.warning("a node in the store cannot be read", extra={"node": row.name})
+            return found
 
         return await self._run(read)
 

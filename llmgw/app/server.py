@@ -157,9 +157,11 @@ class _Server:
             await self._open_store()
             await self._first_catalog()
             await self._listen()
+            await self._remember_nodes()
             await self._leadership.renew()
             self._tasks.loop("catalogs", self._catalogs.run())
             self._tasks.loop("last tree", self._keep_last_tree())
+            self._tasks.loop("nodes", self._keep_nodes())
             self._tasks.loop("leadership", self._leadership.run())
             self._tasks.loop("reconcile", self._reconciler.run())
             self._reconciler.wake()
@@ -257,6 +259,32 @@ class _Server:
                     continue
                 kept = tree
             await states.newer(version)
+
+    async def _remember_nodes(self) -> None:
+        """Go on with nodes that left the catalog before they were empty."""
+        catalog = self._catalogs.state.value.catalog
+        assert catalog is not None
+        try:
+            known = await self._store.last_nodes()
+        except StoreUnavailable as error:
+            log.warning("which nodes hold something is not known", extra={"reason": str(error)})
+            return
+        left = {name: node for name, node in known.items() if name not in catalog.nodes}
+        self._sessions.remember(catalog.cluster.name, {**left, **catalog.nodes}, known, catalog.cluster.ssh)
+
+    async def _keep_nodes(self) -> None:
+        """Write down which nodes hold something, so that a later control plane does not forget one that left."""
+        holding = self._reconciler.holding
+        while True:
+            version = holding.version
+            if version:
+                try:
+                    await self._store.keep_nodes(holding.value)
+                except StoreUnavailable as error:
+                    log.warning("which nodes hold something could not be kept", extra={"reason": str(error)})
+                    await asyncio.sleep(KEEP_AGAIN)
+                    continue
+            await holding.newer(version)
 
     def _announce(self) -> None:
         host, _ = self._settings.listen

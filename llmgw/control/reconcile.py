@@ -7,7 +7,7 @@ a plan that breaks a rule of safety is not carried out.
 import asyncio
 import logging
 
-from llmgw.base.ids import Epoch, Revision
+from llmgw.base.ids import Epoch, NodeName, Revision
 from llmgw.base.time import Clock
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs
@@ -19,6 +19,8 @@ from llmgw.plan.decide import plan
 from llmgw.plan.result import Plan
 from llmgw.plan.snapshot import Decided, Snapshot
 from llmgw.ports.sinks import EndpointSink, Event, EventSink, UsageSource
+from llmgw.runtime.latest import Latest
+from llmgw.spec.node import Node
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +59,8 @@ class Reconciler:
         self._rounds = 0
         self._applied: Revision | None = None
         self.last: Plan | None = None
+        self.holding: Latest[dict[NodeName, Node]] = Latest({})
+        """The nodes that have something to run, and how to reach them; kept, so that none is forgotten before it is empty."""
         self.alarms: tuple[str, ...] = ()
 
     def wake(self) -> None:
@@ -133,6 +137,9 @@ class Reconciler:
         first = self._applied is None
         self._endpoints.publish(decided.table, settled=decided.settled)
         self._sessions.send(decided.orders)
+        holding = self._sessions.holding(decided.orders)
+        if holding != self.holding.value:
+            self.holding.set(holding)
         self._decided = decided.decided
         self.last = decided
         for action in decided.actions:

@@ -9,7 +9,7 @@ import asyncio
 import itertools
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from llmgw import __version__
 from llmgw.base.ids import NodeName, ShardId
@@ -73,6 +73,22 @@ class Sessions:
                 del self._sessions[name]
                 self._book.forget(name)
 
+    def remember(
+        self, cluster: str, nodes: Mapping[NodeName, Node], held: Iterable[NodeName], defaults: SshDefaults
+    ) -> None:
+        """Begin with these nodes; those that an earlier control plane had engines on are kept until they say otherwise."""
+        self.follow(cluster, nodes, defaults)
+        for name in held:
+            self._sessions[name][0].held_something = True
+
+    def holding(self, orders: Mapping[NodeName, NodeOrder]) -> dict[NodeName, Node]:
+        """Return how to reach every node that has something to run, or that may have and has not said otherwise yet."""
+        return {
+            name: session.node
+            for name, (session, _) in sorted(self._sessions.items())
+            if (name in orders and orders[name].shards) or not session.empty(report_of(self._book.views[name]))
+        }
+
     def send(self, orders: Mapping[NodeName, NodeOrder]) -> None:
         """Replace the newest order of each node."""
         for name, order in orders.items():
@@ -122,15 +138,25 @@ class NodeSession:
         self._numbers = itertools.count(1)
         self._sent_at = 0.0
         self.order: Latest[NodeOrder | None] = Latest(None)
+        self.held_something = False
+
+    @property
+    def node(self) -> Node:
+        """The node as this session knows it."""
+        return self._node
 
     def reaches(self, node: Node, defaults: SshDefaults) -> bool:
         """Whether this session would go to the same place for this spec."""
         return _way(self._node, self._defaults) == _way(node, defaults)
 
     def empty(self, report: Report | None) -> bool:
-        """Whether the node holds nothing and shall hold nothing. One that never spoke is taken to be empty."""
+        """Whether the node holds nothing and shall hold nothing.
+
+        One that never spoke is taken to be empty, unless an earlier control plane had engines there.
+        """
         order = self.order.value
-        return (report is None or not report.shards) and (order is None or not order.shards)
+        holds = self.held_something if report is None else bool(report.shards)
+        return not holds and (order is None or not order.shards)
 
     async def run(self) -> None:
         """Keep a connection up, for ever."""

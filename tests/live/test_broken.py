@@ -200,3 +200,21 @@ def test_nonsense_to_the_admin_api_is_refused_and_nothing_breaks(lab: Lab) -> No
                 assert answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 404")), (head, body[:20], answer)
     assert "Traceback" not in lab.log("server.log")
     assert lab.answers()
+
+
+def test_a_node_that_left_while_no_server_ran_is_emptied_before_it_is_forgotten(lab: Lab) -> None:
+    engine, _ = _serving(lab)
+    lab.server.terminate()
+    assert lab.server.wait(20) == 0
+    assert alive(engine)
+    (lab.cluster / "nodes/local.yaml").unlink()
+    (lab.cluster / "models/m.yaml").unlink()
+    lab.commit("node and model are gone")
+    lab.start_server()
+    lab.until(lambda: not alive(engine), "the engine to be stopped")
+    lab.until(lambda: lab.status()["nodes"] == [], "the empty node to be forgotten")
+    lab.server = lab.processes[-1]
+    lab.server.terminate()
+    assert lab.server.wait(20) == 0
+    lab.start_server()
+    assert lab.status()["nodes"] == [], "what was empty is not remembered"
