@@ -26,6 +26,8 @@ from llmgw.spec.node import Node
 log = logging.getLogger(__name__)
 
 SCHEMA_VERSION = 1
+LIMIT = 10.0
+"""Seconds for one piece of work, waiting for its turn included."""
 KEPT_EVENTS = 10_000
 T = TypeVar("T")
 
@@ -182,7 +184,10 @@ class SqlStore:
 
     async def _run(self, work: Callable[[], T]) -> T:
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+            async with asyncio.timeout(LIMIT):
+                return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"it did not answer within {LIMIT:.0f} s") from error
         except SQLAlchemyError as error:
             raise StoreUnavailable(_one_line(error)) from error
 

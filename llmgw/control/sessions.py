@@ -10,6 +10,7 @@ import itertools
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from llmgw import __version__
 from llmgw.base.ids import NodeName, ShardId
@@ -203,7 +204,9 @@ class NodeSession:
                         case Welcome():
                             log.info("node connected", extra={"node": self._name, "version": message.version})
                             if sender is None:
-                                sender = tasks.job("orders", self._orders(channel), lambda error: _fail(broken, error))
+                                sender = tasks.job(
+                                    "orders", self._orders(channel), partial(_sender_died, channel, broken, tasks)
+                                )
                         case Said():
                             self._backoff.reset()
                             await self._report(channel, message.report)
@@ -267,6 +270,8 @@ def _way(node: Node, defaults: SshDefaults) -> object:
     return (node.ssh.host, node.ssh.port, node.ssh.host_key, user, identity, node.agent_socket)
 
 
-def _fail(future: asyncio.Future[None], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
+def _sender_died(channel: Channel, broken: asyncio.Future[None], tasks: Supervisor, error: BaseException) -> None:
+    """End the connection at once: orders would stand still until the node speaks next."""
+    if not broken.done():
+        broken.set_exception(error)
+    tasks.job("close", channel.close())

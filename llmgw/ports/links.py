@@ -14,7 +14,10 @@ class LinkBroken(Exception):
 
 
 class Channel(Protocol):
-    """One connection to one agent. One reader and one writer at a time; after LinkBroken it is of no further use."""
+    """One connection to one agent. One reader at a time; what several tasks send is sent whole and in turn.
+
+    After LinkBroken it is of no further use.
+    """
 
     routes_survive: bool
     """Whether the routes are usable without this connection."""
