@@ -117,7 +117,7 @@ def _reason(one: dict[str, Any]) -> str:
 
 
 def _cut(text: str, width: int = 100) -> str:
-    """Return a table's cell; the whole text is in `--json`, and in the notes below the table."""
+    """Return a table's cell; the whole text is in `--json`."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 

@@ -2,7 +2,7 @@
 
 `GET /v1/status` · `POST /v1/plan` (a whole tree in, what it would change out) · `GET /v1/logs` · `GET /metrics` ·
 `GET /health`.
-Errors are `{"error": "one line that says what to do"}` with a 4xx or 5xx status.
+What one of these refuses is `{"error": "one line that says what to do"}` with a 4xx or 5xx status.
 """
 
 import asyncio

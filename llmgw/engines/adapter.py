@@ -1,4 +1,4 @@
-"""What an engine's adapter is, and the table of those there are."""
+"""What an engine's adapter is, and the table of those there are. What an engine can do at all is in `facts`."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -12,7 +12,6 @@ class Engine(Protocol):
     """One engine: pure functions over specs."""
 
     name: str
-    serves_without_gpu: bool
 
     def shards(self, placed: Placed) -> tuple[ShardSpec, ...]:
         """Return the replica's shards in order of rank; the first serves HTTP."""

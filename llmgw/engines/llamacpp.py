@@ -31,7 +31,6 @@ class LlamaCpp:
     """The adapter of llama.cpp's server."""
 
     name = "llamacpp"
-    serves_without_gpu = True
 
     def shards(self, placed: Placed) -> tuple[ShardSpec, ...]:
         """Return the single shard: llama.cpp serves a replica with one process."""

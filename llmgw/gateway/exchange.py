@@ -188,7 +188,7 @@ class Exchange:
         except (OSError, TimeoutError) as error:
             self._connecting = None
             log.warning("replica unreachable", extra={"endpoint": endpoint.id, "error": str(error) or repr(error)})
-            self._release()
+            self._release(reached=False)
             self.start()
             return
         self._connecting = None
@@ -250,7 +250,7 @@ class Exchange:
         if self._slot is not None:
             self._release()
 
-    def _release(self) -> None:
+    def _release(self, *, reached: bool = True) -> None:
         slot, self._slot = self._slot, None
         assert slot is not None
-        self._plane.give_back(slot)
+        self._plane.give_back(slot, reached=reached)

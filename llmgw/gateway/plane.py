@@ -66,9 +66,9 @@ class Plane:
             case Refusal():
                 return decision
 
-    def give_back(self, slot: Slot) -> None:
-        """Take back a slot; the response at its endpoint ends now."""
-        slot.give_back(self.clock.now())
+    def give_back(self, slot: Slot, *, reached: bool = True) -> None:
+        """Take back a slot; the response at its endpoint ends now, unless the request never reached it."""
+        slot.give_back(self.clock.now() if reached else None)
         if slot.id not in self._index.ids and self._load.in_flight(slot.id) == 0:
             self._load.forget(slot.id)
             self._withdrawn_quiet()

@@ -21,8 +21,8 @@ class Slot:
         self._load: Load | None = load
         self.id = endpoint
 
-    def give_back(self, now: Instant) -> None:
-        """Say that the response has ended. Raises SlotSpent the second time."""
+    def give_back(self, now: Instant | None) -> None:
+        """Say when the response ended; None if the request never reached the endpoint. Raises SlotSpent the second time."""
         if self._load is None:
             raise SlotSpent(f"the slot at {self.id} was already given back")
         load, self._load = self._load, None
@@ -41,14 +41,15 @@ class Load:
         self._in_flight[endpoint] = self._in_flight.get(endpoint, 0) + 1
         return Slot(self, endpoint)
 
-    def give(self, endpoint: ReplicaId, now: Instant) -> None:
+    def give(self, endpoint: ReplicaId, now: Instant | None) -> None:
         """Count one less; called by the slot alone."""
         left = self._in_flight[endpoint] - 1
         if left:
             self._in_flight[endpoint] = left
         else:
             del self._in_flight[endpoint]
-        self._ended[endpoint] = now
+        if now is not None:  # idle counts from the end of a response, and there was none
+            self._ended[endpoint] = now
 
     def in_flight(self, endpoint: ReplicaId) -> int:
         """Return the requests in flight at an endpoint."""

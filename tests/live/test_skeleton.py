@@ -207,6 +207,7 @@ def test_a_killed_engine_comes_back_and_says_why(lab: Lab) -> None:
     first = json.loads(lab.llmgw("logs", "m-1-0", "--attempt", "1", "--json").stdout)
     assert (first["attempt"], first["attempts"]) == (1, [1, 2])
     assert any("--alias m" in line for line in first["lines"])
+    assert lab.plan()[0] == 0
     missing = lab.llmgw("logs", "m-1-0", "--attempt", "9")
     assert missing.returncode == 1
     assert "kept: 1, 2" in missing.stderr

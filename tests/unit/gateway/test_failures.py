@@ -107,6 +107,8 @@ async def test_an_engine_that_cannot_be_reached_is_passed_over() -> None:
                 assert "alive" in (await s.ask(CHAT)).body.decode()
             assert engine.seen.requests == 10
             assert all(usage.in_flight == 0 for usage in s.gateway.usage())
+            used = {str(usage.id): usage.ended_ago is not None for usage in s.gateway.usage()}
+            assert sum(used.values()) == 1, "one that was never reached was never used, and is not idle since then"
 
 
 async def test_an_engine_that_does_not_accept_in_time_is_passed_over() -> None:
