@@ -311,7 +311,7 @@ class AgentState:
                     out.append(Start(shard.spec, shard.attempt + 1, cause))
             case Phase.STARTING | Phase.READY:
                 self._advance_running(shard, now, out)
-            case Phase.STOPPING | Phase.DRAINING:
+            case Phase.STOPPING | Phase.DRAINING | Phase.FETCHING:
                 pass
             case _:
                 assert_never(shard.phase)

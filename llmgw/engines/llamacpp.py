@@ -10,9 +10,20 @@ Without `llama-server` on the node, `llmgw.agent.llamacpp` runs the same C++ ser
 
 from llmgw.base.ids import ModelName, shard_id
 from llmgw.engines.placed import Placed
-from llmgw.engines.shard import PYTHON, WEIGHTS, ExitPattern, RestartPolicy, ShardSpec
+from llmgw.engines.shard import PYTHON, WEIGHTS, ExitPattern, MetricNames, RestartPolicy, ShardSpec
+from llmgw.spec.common import Secret
 
 OWN_PROGRAMS = (("llama-server",), (PYTHON, "-m", "llmgw.agent.llamacpp"))
+
+METRICS = MetricNames(
+    path="/metrics",
+    running="llamacpp:requests_processing",
+    waiting="llamacpp:requests_deferred",
+    prompt_tokens="llamacpp:prompt_tokens_total",
+    generation_tokens="llamacpp:tokens_predicted_total",
+    activity="/slots",
+    from_loop=True,
+)
 
 EXIT_PATTERNS = (
     ExitPattern(r"couldn't bind HTTP server socket", "port_taken", "the port is taken by another process"),
@@ -40,7 +51,7 @@ class LlamaCpp:
         threads = ("--threads", str(profile.cpus)) if profile.cpus else ()
         args = (
             *("--model", WEIGHTS, "--alias", model.name),
-            *("--host", "127.0.0.1", "--port", str(placed.port)),
+            *("--host", placed.host, "--port", str(placed.port)),
             *("--metrics", "--sse-ping-interval", "5"),
             *threads,
             *profile.args,
@@ -70,5 +81,10 @@ class LlamaCpp:
                 stop_grace=10.0,
                 restarts=RestartPolicy(backoff.base, backoff.max, backoff.give_up_after, backoff.reset_after),
                 exit_patterns=EXIT_PATTERNS,
+                host=placed.host,
+                gpus=placed.gpus,
+                secrets={name: value.secret for name, value in env.items() if isinstance(value, Secret)},
+                stall_after=profile.stall_after,
+                metrics=METRICS,
             ),
         )

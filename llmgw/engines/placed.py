@@ -20,3 +20,7 @@ class Placed:
     hash: RestartHash
     port: int
     backoff: Backoff
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of its cards, on each node of the replica the shard's own."""

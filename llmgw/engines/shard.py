@@ -6,7 +6,7 @@ because the control plane does not know what is installed on the node.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from llmgw.base.ids import ModelName, ReplicaId, RestartHash, ShardId
 
@@ -41,6 +41,23 @@ class ExitPattern:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricNames:
+    """What an engine calls its own metrics, in Prometheus text at `path`; empty where it has none of that meaning."""
+
+    path: str
+    running: str
+    waiting: str
+    prompt_tokens: str
+    """Counter of prompt tokens read."""
+    generation_tokens: str
+    """Counter of tokens generated."""
+    activity: str = ""
+    """Path whose answer changes with every token while a request runs, for engines whose counters move only at its end."""
+    from_loop: bool = False
+    """The engine's own loop answers these paths, so silence there is the loop's; where a separate front answers, it is not."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShardSpec:
     """One shard of a replica: what to run, where it listens, how to know that it is ready, how to stop it."""
 
@@ -66,3 +83,14 @@ class ShardSpec:
     stop_grace: float
     restarts: RestartPolicy
     exit_patterns: tuple[ExitPattern, ...]
+    host: str = "127.0.0.1"
+    """Address that the engine listens on: loopback, or the node's own for `traffic: direct`."""
+    ports: int = 1
+    """How many consecutive ports from `port` on belong to the shard; all of them must be free before it starts."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the cards it gets. The agent turns them into the indices that engines understand."""
+    secrets: Mapping[str, str] = field(default_factory=dict)
+    """Environment variable -> name of the secret whose value it gets. The values never enter an order."""
+    stall_after: float = 300.0
+    """Seconds with requests in flight and no token after which the engine counts as stalled."""
+    metrics: MetricNames | None = None

@@ -1,6 +1,7 @@
 """`Report`: what an agent says of its node. Whole every time, so that nothing depends on having heard an earlier one."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llmgw.base.ids import BootId, Epoch, Generation, NodeName, ShardId
@@ -12,6 +13,8 @@ class Phase(StrEnum):
 
     WAITING = "waiting"
     """Something it needs is not there (weights, its port, the engine's program); looked at again every few seconds."""
+    FETCHING = "fetching"
+    """Its weights are on their way to the node."""
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
@@ -63,6 +66,67 @@ class ShardReport:
     """What a probe of a ready engine complains of; a busy engine is not dead."""
     draining: bool
     last_end: Ended | None
+    progress: str = ""
+    """How far the phase has come, for people ("12 MiB of 98 MiB"); empty if nothing says."""
+    in_flight: int | None = None
+    """Requests running or queued, as the engine itself says; None if it does not say."""
+    quiet_for: float | None = None
+    """Seconds since its token counters moved last, while something is in flight; None if that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuUser:
+    """A process that holds memory of a card."""
+
+    pid: int
+    memory: int | None
+    """Bytes; None where the driver does not say."""
+    command: str
+    shard: ShardId | None
+    """The shard of this agent that it belongs to; None for a stranger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One card. Its identity is the UUID: indices change when a card falls off the bus."""
+
+    uuid: str
+    index: int
+    """Its place in the order of PCI addresses, as CUDA counts with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
+    name: str
+    memory: int
+    """Bytes in all."""
+    memory_used: int
+    """Bytes in use, by whomever."""
+    users: tuple[GpuUser, ...] = ()
+    unhealthy: str = ""
+    """Why nothing may be placed on it; empty if it is well. Such a card is neither used nor free."""
+    numa: int | None = None
+    links: tuple[str, ...] = ()
+    """UUIDs of the cards it has a direct NVLink (or xGMI) to."""
+    bus: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """An engine's program found on the node."""
+
+    engine: str
+    version: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Adoptions:
+    """What an agent made of the records it found at its start."""
+
+    adopted: int = 0
+    stale: int = 0
+    """Recorded processes that were gone."""
+    foreign: int = 0
+    """Recorded pids that another process has now, and engines that carry another agent's marker; not touched."""
+    gone: int = 0
+    """Processes with our marker that nothing wanted, ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +145,18 @@ class Facts:
     """TCP ports that something other than the agent's engines listens on."""
     complaint: str = ""
     """What keeps the agent from doing its work, such as a full disk; empty if nothing does."""
+    driver: str = ""
+    """Version of the GPU driver; empty without one."""
+    gpu_trouble: str = ""
+    """Why the cards are not known, or not all of them; empty if they are, or if there is no driver."""
+    disk_free: int | None = None
+    """Bytes free where weights lie (else where the agent keeps its state)."""
+    programs: tuple[Program, ...] = ()
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """Path below the weights directory -> bytes, of what lies there."""
+    cgroups: str = ""
+    """How engines are confined: `v2`, `v1`, or empty where the process session alone must do."""
+    adoptions: Adoptions = Adoptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +174,7 @@ class Report:
     """Orders refused because they were older."""
     facts: Facts
     shards: tuple[ShardReport, ...]
+    gpus: tuple[Gpu, ...] = ()
 
     def shard(self, shard: ShardId) -> ShardReport | None:
         """Return what is said of one shard, or None."""

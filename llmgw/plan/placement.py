@@ -50,7 +50,7 @@ def place(model: Model, catalog: Catalog, nodes: dict[NodeName, NodeView], repli
     reasons: dict[NodeName, str] = {}
     cannot: list[str] = []
     for profile in sorted(model.profiles, key=lambda one: one.priority):
-        missing = not_yet(model, profile, catalog)
+        missing = not_yet(model, profile)
         if missing:
             cannot.append(missing)
             continue
@@ -70,10 +70,8 @@ def place(model: Model, catalog: Catalog, nodes: dict[NodeName, NodeView], repli
     return NoPlace(tuple(sorted(reasons.items())), tuple(cannot))
 
 
-def not_yet(model: Model, profile: Profile, catalog: Catalog) -> str:
+def not_yet(model: Model, profile: Profile) -> str:
     """Say what this version cannot do yet that the profile asks for; empty if it can do all of it."""
-    definition = catalog.engine(profile.engine)
-    env = {**(definition.env if definition else {}), **profile.env}
     if profile.engine not in ENGINES:
         return f"profile {profile.name}: this version of llmgw cannot run {profile.engine} yet"
     if model.weights.path is None:
@@ -82,8 +80,6 @@ def not_yet(model: Model, profile: Profile, catalog: Catalog) -> str:
         return f"profile {profile.name}: this version of llmgw places nothing on GPUs yet"
     if profile.runtime != "process":
         return f"profile {profile.name}: this version of llmgw runs no containers yet"
-    if any(not isinstance(value, str) for value in env.values()):
-        return f"profile {profile.name}: this version of llmgw passes no secrets to engines yet"
     return ""
 
 

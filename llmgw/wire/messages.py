@@ -4,7 +4,8 @@ The values they carry (`NodeOrder`, `Report`, `EndpointTable`) are the domain's 
 writes them as they are. Rejected: a second set of classes for the wire, which would have to be kept equal by hand.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -50,9 +51,10 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The node's whole wanted state."""
+    """The node's whole wanted state, and the values of the secrets its shards name (which no order holds)."""
 
     order: NodeOrder
+    secrets: Mapping[str, str] = field(default_factory=dict)
     type: Literal["order"] = "order"
 
 

@@ -64,7 +64,7 @@ def test_unknown_fields_of_a_newer_peer_are_ignored(message) -> None:
     body = json.loads(encode(message))
     body["added_later"] = {"x": [1]}
     for value in list(body.values()):
-        if isinstance(value, dict):
+        if isinstance(value, dict) and value:  # an empty one is a map of names, where a key is no field
             value["added_later"] = 1
     assert decode(json.dumps(body).encode()) == message
 
