@@ -12,6 +12,8 @@ class Engine(Protocol):
     """One engine: pure functions over specs."""
 
     name: str
+    ports: int
+    """Consecutive TCP ports that a shard gets: the first for HTTP, the others for what the engine opens besides."""
 
     def shards(self, placed: Placed) -> tuple[ShardSpec, ...]:
         """Return the replica's shards in order of rank; the first serves HTTP."""

@@ -42,6 +42,7 @@ class LlamaCpp:
     """The adapter of llama.cpp's server."""
 
     name = "llamacpp"
+    ports = 1
 
     def shards(self, placed: Placed) -> tuple[ShardSpec, ...]:
         """Return the single shard: llama.cpp serves a replica with one process."""

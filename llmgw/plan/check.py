@@ -33,7 +33,7 @@ def _claims(plan: Plan) -> list[str]:
     """Rule 1: what can be had once is claimed once."""
     broken = []
     for node, order in plan.orders.items():
-        ports = Counter(one.spec.port for one in order.shards)
+        ports = Counter(one.spec.port + n for one in order.shards for n in range(one.spec.ports))
         broken += [f"port {port} of {node} is given to {count} shards" for port, count in ports.items() if count > 1]
     shards = Counter(one.spec.shard for order in plan.orders.values() for one in order.shards)
     broken += [f"shard {shard} is ordered {count} times" for shard, count in shards.items() if count > 1]

@@ -24,7 +24,7 @@ from llmgw.fleet.order import NodeOrder, ShardOrder
 from llmgw.fleet.report import Phase
 from llmgw.fleet.usage import Active, Idle, Unknown, is_quiet
 from llmgw.fleet.view import Reporting, report_of
-from llmgw.plan.placement import NoPlace, free_port, place
+from llmgw.plan.placement import NoPlace, free_port, listens_on, place
 from llmgw.plan.publish import table_of
 from llmgw.plan.replicas import Replica, existing, free_number
 from llmgw.plan.result import Action, Hold, Plan, Verb
@@ -83,9 +83,7 @@ class _Work:
         for one in sorted(self.replicas, key=lambda one: order_of(one.id)):
             if one.model != model.name or one.draining or one.leaving:
                 continue
-            node = self.catalog.nodes.get(one.node)
-            stays = one.spec.hash in hashes and node is not None and node.cordoned is None
-            (current if stays else outdated).append(one)
+            (current if one.spec.hash in hashes and self._may_stay(one) else outdated).append(one)
         return current, outdated
 
     def roll(self, model: Model) -> None:
@@ -95,8 +93,7 @@ class _Work:
         for one in self.replicas:
             if len(current) >= model.replicas:
                 return
-            node = self.catalog.nodes.get(one.node)
-            fits = one.spec.hash in hashes and node is not None and node.cordoned is None
+            fits = one.spec.hash in hashes and self._may_stay(one)
             if one.model == model.name and one.draining and not one.leaving and fits and self._may_command(one.node):
                 kept = replace(one, draining=False)
                 self._replace(one, kept)
@@ -130,6 +127,7 @@ class _Work:
             where.profile,
             replica_id(ModelName(model.name), self.snapshot.epoch, self._number(model)),
             where.port,
+            listens_on(self.catalog.nodes[where.node]),
         )
         new = Replica(where.node, spec, None, None, node_answers=True, draining=False, leaving=False)
         self.replicas.append(new)
@@ -197,11 +195,11 @@ class _Work:
             if model is None or profile is None or report is None or one.spec.port not in report.facts.foreign_ports:
                 continue
             on_node = [other for other in self.replicas if other.node == one.node]
-            port = free_port(report, on_node, self.catalog)
+            port = free_port(report, on_node, self.catalog, one.spec.ports)
             if port is None:
                 self._hold(f"replica/{one.id}", "move to another port", "a free port in control.ports")
                 continue
-            self._replace(one, replace(one, spec=self._spec(model, profile, one.id, port)))
+            self._replace(one, replace(one, spec=self._spec(model, profile, one.id, port, one.spec.host)))
             self._act(Verb.MOVE_PORT, one, f"{reason.text}; gets port {port}")
 
     def result(self) -> Plan:
@@ -254,16 +252,18 @@ class _Work:
         profile = self._profile(model, one) if model else None
         if model is None or profile is None:
             return one.spec
-        return self._spec(model, profile, one.id, one.spec.port)
+        return self._spec(model, profile, one.id, one.spec.port, one.spec.host)
 
     def _profile(self, model: Model, one: Replica) -> Profile | None:
         return next((p for p in model.profiles if self.catalog.hash_of(model, p) == one.spec.hash), None)
 
-    def _spec(self, model: Model, profile: Profile, replica: ReplicaId, port: int) -> ShardSpec:
+    def _spec(self, model: Model, profile: Profile, replica: ReplicaId, port: int, host: str) -> ShardSpec:
         definition = self.catalog.engine(profile.engine)
         hashed = self.catalog.hash_of(model, profile)
         backoff = self.catalog.cluster.control.backoff
-        return ENGINES[profile.engine].shards(Placed(replica, model, profile, definition, hashed, port, backoff))[0]
+        return ENGINES[profile.engine].shards(Placed(replica, model, profile, definition, hashed, port, backoff, host))[
+            0
+        ]
 
     def _number(self, model: Model) -> int:
         return free_number(ModelName(model.name), self.snapshot.epoch, self.replicas + self.stopped)
@@ -277,11 +277,20 @@ class _Work:
         self._drain(victim, "it is outdated, there is no room for one more, and others serve meanwhile")
         return True
 
+    def _may_stay(self, one: Replica) -> bool:
+        """Whether its node may keep it, and it listens where that node's traffic goes."""
+        node = self.catalog.nodes.get(one.node)
+        return node is not None and node.cordoned is None and one.spec.host == listens_on(node)
+
     def _why_outdated(self, one: Replica) -> str:
         node = self.catalog.nodes.get(one.node)
         if node is None:
             return f"node {one.node} is no longer in the catalog"
-        return f"node {one.node} is cordoned" if node.cordoned is not None else "it is outdated"
+        if node.cordoned is not None:
+            return f"node {one.node} is cordoned"
+        if one.spec.host != listens_on(node):
+            return f"it listens on {one.spec.host}, and the traffic of node {one.node} goes to {listens_on(node)}"
+        return "it is outdated"
 
     def _is_hopeless(self, one: Replica, model: Model, others_serve: bool) -> bool:
         """Whether an outdated replica that does not serve is of no more use.

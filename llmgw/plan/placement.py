@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from llmgw.base.ids import NodeName
 from llmgw.catalog.catalog import Catalog
 from llmgw.engines.adapter import ENGINES
+from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.report import Report
 from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Unreachable
 from llmgw.plan.replicas import Replica
@@ -18,6 +19,8 @@ from llmgw.spec.common import size_text
 from llmgw.spec.model import Model
 from llmgw.spec.node import Node
 from llmgw.spec.profile import Profile
+
+LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +113,31 @@ def _room(profile: Profile, report: Report, on_node: list[Replica], catalog: Cat
     if profile.memory is not None and memory + profile.memory > facts.memory:
         free = size_text(max(0, facts.memory - memory) >> 20 << 20)
         return f"{free} of memory free, needs {size_text(profile.memory)}"
-    port = free_port(report, on_node, catalog)
+    count = ENGINES[profile.engine].ports
+    port = free_port(report, on_node, catalog, count)
     if port is None:
         first, last = catalog.cluster.control.ports
-        return f"no free port in {first}-{last} (control.ports)"
+        return f"no {f'{count} free ports in a row' if count > 1 else 'free port'} in {first}-{last} (control.ports)"
     return port
 
 
-def free_port(report: Report, on_node: list[Replica], catalog: Catalog) -> int | None:
-    """Return the lowest port of the range that no replica claims and nothing else listens on."""
+def free_port(report: Report, on_node: list[Replica], catalog: Catalog, count: int) -> int | None:
+    """Return the first of the lowest `count` consecutive ports that no replica claims and nothing else listens on."""
     first, last = catalog.cluster.control.ports
-    taken = {replica.spec.port for replica in on_node} | set(report.facts.foreign_ports)
-    return next((port for port in range(first, last + 1) if port not in taken), None)
+    taken = {port for replica in on_node for port in ports_of(replica.spec)} | set(report.facts.foreign_ports)
+    in_row = 0
+    for port in range(first, last + 1):
+        in_row = 0 if port in taken else in_row + 1
+        if in_row == count:
+            return port - count + 1
+    return None
+
+
+def ports_of(spec: ShardSpec) -> range:
+    """Return the ports that a shard claims on its node."""
+    return range(spec.port, spec.port + spec.ports)
+
+
+def listens_on(node: Node) -> str:
+    """Return the address that engines of a node listen on: only its own loopback, unless requests come straight to it."""
+    return node.address if node.traffic == "direct" and node.address is not None else LOOPBACK

@@ -221,3 +221,16 @@ def test_an_upgrade_that_writes_command_lines_differently_restarts_nothing() -> 
     decided = desk.plan()
     assert told(decided) == ["publish m-1-0 @a"]
     assert decided.orders["a"].shards[0].spec == spec_of(desk.catalog, "m", 0)
+
+
+def test_a_node_whose_traffic_becomes_direct_gets_engines_that_listen_there_new_before_old() -> None:
+    desk = serving(A, model("m"))
+    assert desk.shard("m-1-0")[1].spec.host == "127.0.0.1"
+    desk.want(node("a", traffic="direct", address="10.0.0.7"), model("m"))
+    decided = desk.plan()
+    assert told(decided) == ["start m-1-1 @a"]
+    assert decided.orders["a"].shards[0].spec.host == "127.0.0.1", "the one that serves is left as it is"
+    desk.settle()
+    assert desk.shard("m-1-1")[1].spec.host == "10.0.0.7"
+    drained = next(one.why for one in desk.actions if one.verb == "drain")
+    assert drained.startswith("it listens on 127.0.0.1, and the traffic of node a goes to 10.0.0.7")

@@ -5,7 +5,8 @@ import pytest
 from llmgw.base.time import later
 from llmgw.fleet.report import Phase, Reason
 from llmgw.fleet.view import NeverSeen
-from tests.builders import GIB, Desk, cluster, cordoned, facts, held, model, node, ordered, told, why
+from llmgw.plan.placement import free_port
+from tests.builders import GIB, Desk, catalog, cluster, cordoned, facts, held, model, node, ordered, report, told, why
 
 
 def test_the_first_replica_goes_to_the_first_empty_node_and_says_so() -> None:
@@ -200,3 +201,13 @@ def test_what_an_unreachable_node_holds_still_counts_when_it_is_back() -> None:
     desk.obey()
     desk.want(node("a"), node("b"), *(model(name) for name in "mnop"))
     assert [line for line in told(desk.plan()) if line.startswith("start")] == ["start p-1-0 @a"]
+
+
+@pytest.mark.parametrize(
+    ("foreign", "count", "port"),
+    [((), 3, 20000), ((20001,), 3, 20002), ((20002, 20005), 3, None), ((20002, 20005), 2, 20000), ((20006,), 7, None)],
+)
+def test_a_block_of_ports_is_consecutive_and_wholly_free(foreign, count, port) -> None:
+    wanted = catalog(cluster(control={"ports": [20000, 20006]}), node("a"))
+    said = report("a", facts=facts(foreign_ports=foreign))
+    assert free_port(said, [], wanted, count) == port
