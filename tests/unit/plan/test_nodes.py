@@ -230,6 +230,7 @@ def test_a_node_whose_traffic_becomes_direct_gets_engines_that_listen_there_new_
     decided = desk.plan()
     assert told(decided) == ["start m-1-1 @a"]
     assert decided.orders["a"].shards[0].spec.host == "127.0.0.1", "the one that serves is left as it is"
+    desk.obey()
     desk.settle()
     assert desk.shard("m-1-1")[1].spec.host == "10.0.0.7"
     drained = next(one.why for one in desk.actions if one.verb == "drain")
