@@ -38,7 +38,10 @@ SILENT = Pulse(answered=False)
 
 @dataclass(slots=True)
 class Liveness:
-    """What the looks at one attempt add up to. A new attempt and an adopted one begin with a new one; a starting engine is not looked at."""
+    """What the looks at one attempt add up to.
+
+    A new attempt and an adopted one begin with a new one; a starting engine is not looked at.
+    """
 
     _last: Pulse | None = None
     _at: Instant | None = None

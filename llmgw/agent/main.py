@@ -81,10 +81,12 @@ async def _run(socket: Path, state_dir: Path, weights_dir: Path | None, *, ephem
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    runner = Runner(AgentState(BootId(ids.new())), disk, processes, Prober(), SystemClock(), weights_dir)
+    runner = Runner(
+        AgentState(BootId(ids.new())), disk, processes, Prober(processes.shard_of), SystemClock(), weights_dir
+    )
     server = AgentServer(socket, runner, disk)
     tasks = Supervisor("main")
-    runner.use_gpus(Gpus(sources(random.Random()), runner.owner))
+    runner.use_gpus(Gpus(sources(random.Random()), processes.shard_of))
     try:
         await runner.adopt()
         await server.start()

@@ -9,12 +9,14 @@ prompts: it is hashed and dropped.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import aiohttp
 
 from llmgw.agent import figures, procfs
 from llmgw.agent.liveness import SILENT, Pulse
+from llmgw.base.ids import ShardId
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.report import Reason
 
@@ -34,9 +36,13 @@ class Verdict:
 
 
 class Prober:
-    """Probes engines. One for the agent's life; `close` it."""
+    """Probes engines. One for the agent's life; `close` it.
 
-    def __init__(self) -> None:
+    `owner` says which shard a process belongs to, by more than its session: a worker may lead one of its own.
+    """
+
+    def __init__(self, owner: Callable[[int], ShardId | None] = lambda _: None) -> None:
+        self._owner = owner
         # a fresh connection each time: a kept one would hold on to an engine that is going away
         self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True, limit=0))
 
@@ -106,7 +112,7 @@ class Prober:
             return verdict
         owners = procfs.listeners(spec.port)
         session = set(procfs.members(pid)) if owners else set()
-        strangers = [owner for owner in owners if owner not in session]
+        strangers = [owner for owner in owners if owner not in session and self._owner(owner) != spec.shard]
         if strangers:
             who = ", ".join(f"{owner} ({procfs.command_of(owner)})" for owner in strangers)
             text = f"port {spec.port} is held by pid {who}, which is not the engine that was started"

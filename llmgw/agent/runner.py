@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import assert_never
 
-from llmgw.agent import adoption, procfs
+from llmgw.agent import adoption
 from llmgw.agent.disk import Disk
 from llmgw.agent.events import (
     CancelFetch,
@@ -95,12 +95,6 @@ class Runner:
         self._gpus = gpus
         self._tasks.loop("cards", gpus.run())
         self._tasks.loop("card changes", self._tell_of(gpus.changes))
-
-    def owner(self, pid: int) -> ShardId | None:
-        """Return the shard that a process belongs to; None for a stranger's."""
-        stat = procfs.stat_of(pid)
-        session = stat.session if stat is not None else 0
-        return next((spec.shard for spec, _, leader in self._state.running() if leader in (pid, session)), None)
 
     async def _tell_of(self, changes: Latest[int]) -> None:
         while True:
@@ -276,7 +270,10 @@ class Runner:
 
     async def _stop(self, stop: Stop) -> None:
         log.info("stopping", extra={"shard": stop.shard, "attempt": stop.attempt, "pid": stop.pid, "grace": stop.grace})
-        pids = frozenset(procfs.members(stop.pid)) if stop.gpus else frozenset()
+        pids: frozenset[int] = frozenset()
+        if stop.gpus:
+            members = await asyncio.to_thread(self._processes.members, stop.pid, stop.shard, stop.attempt)
+            pids = frozenset(members)
         holdouts = await self._processes.end(stop.pid, stop.shard, stop.attempt, stop.grace)
         held = ""
         if self._gpus is not None and stop.gpus and not holdouts:

@@ -158,6 +158,42 @@ async def test_a_peer_that_takes_connections_and_says_nothing_is_given_up(monkey
     server.close()
 
 
+async def test_a_host_key_that_is_none_is_said_and_ends_nothing_else() -> None:
+    server = await asyncio.start_server(_greet_nobody, "127.0.0.1", 0)
+    stop = Stop("127.0.0.1", server.sockets[0].getsockname()[1], "u", "ssh-ed25519 AAAA")
+    source = Secrets({"LLMGW_SECRET_K": _made_key()}, None)
+    async with asyncio.timeout(5):
+        with pytest.raises(LinkBroken, match="`host_key` of .* is not a public key"):
+            await log_in("n", Login((stop,), KeySecret("K")), source, asyncio.Semaphore(1))
+    server.close()
+
+
+async def test_an_ssh_agent_that_says_nothing_is_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh_login, "CONNECT_LIMIT", 0.2)
+    let_go = asyncio.Event()
+
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.read(100):
+            pass
+        let_go.set()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_unix_server(mute, str(tmp_path / "agent"))
+    async with asyncio.timeout(5):
+        with pytest.raises(LinkBroken, match="gives no keys: no answer"):
+            async with ssh_login._keys(KeyAgent(str(tmp_path / "agent")), NO_SECRETS):
+                pass
+        await let_go.wait()
+    server.close()
+
+
+async def _greet_nobody(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+    await writer.wait_closed()
+
+
 async def _discard(wait: Any) -> None:
     await wait
 

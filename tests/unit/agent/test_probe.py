@@ -70,6 +70,13 @@ async def test_a_port_that_another_process_holds_is_proven_and_its_pid_named(pro
         assert (await prober.probe(at(engine), other, proof=False)).lost is None, "nobody asked"
 
 
+async def test_a_worker_that_leads_a_session_of_its_own_may_hold_the_port(other) -> None:
+    prober = Prober(lambda pid: SPEC.shard if pid == os.getpid() else None)
+    async with running_engine("m") as engine:
+        assert (await prober.probe(at(engine), other, proof=True)).ready
+    await prober.close()
+
+
 def test_a_descriptor_that_is_closed_while_we_look_hides_none_of_the_others() -> None:
     """Reading one's own descriptors always meets one that is gone: that of the reading itself, the lowest that is free."""
     low = os.open(os.devnull, os.O_RDONLY)
