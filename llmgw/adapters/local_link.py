@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llmgw.base.ids import ShardId
+from llmgw.engines.shard import LOOPBACK
 from llmgw.fleet.table import Address, TcpAddress
-from llmgw.ports.links import LOOPBACK, Channel, LinkBroken, Target
+from llmgw.ports.links import Channel, LinkBroken, Target
 from llmgw.spec.cluster import SshDefaults
 from llmgw.spec.node import Node
 
@@ -80,6 +81,11 @@ class LocalChannel:
     def surviving(self) -> dict[ShardId, Address]:
         """No way needs this connection."""
         return dict(self._routes)
+
+    @property
+    def trouble(self) -> str:
+        """None: what is asked for is there."""
+        return ""
 
     async def stirred(self) -> None:
         """Never: no way comes or goes by itself."""

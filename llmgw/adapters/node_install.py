@@ -203,7 +203,9 @@ class _Work:
         return done
 
     async def _upload(self) -> None:
-        made = await self.shell.run(f"mkdir -p {shlex.quote(self.incoming)}")
+        # what is there at full size is not brought again, and our own wheel has one name for all releases of a version
+        ours = shlex.quote(f"{self.incoming}/{self.wheel.filename}")
+        made = await self.shell.run(f"mkdir -p {shlex.quote(self.incoming)} && rm -f {ours}")
         if made.status != 0:
             raise CannotInstall(
                 f"node {self.wanted.node}: {made.complaint}; choose a place that {self.found.user} may write with --prefix"

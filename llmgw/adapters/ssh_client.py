@@ -48,6 +48,8 @@ AGAIN = 5.0
 """Seconds until a forward that failed is tried again."""
 LASTING = 30.0
 """Seconds after which a client that ended is no sign of the next one's end."""
+LAST_WORDS = 4096
+"""Bytes of what a client said that are kept to say why it ended."""
 LOOK = 0.02
 """Seconds between two looks for the control socket."""
 NODE = "node"
@@ -84,6 +86,7 @@ class ClientTunnel:
         self._tasks = Supervisor(f"tunnel.{name}")
         self._task: Owned | None = None
         self._login: Login | None = None
+        self._trouble = ""
         self._stem = hashlib.sha256(name.encode()).hexdigest()[:8]
 
     def want(self, targets: Mapping[ShardId, Target], login: Login) -> None:
@@ -92,19 +95,24 @@ class ClientTunnel:
         if dict(targets) != dict(self._wanted.value):
             self._wanted.set(dict(targets))
         if targets and self._task is None:
-            self._task = self._tasks.job("client", self._keep())
+            self._task = self._tasks.job("client", self._keep(), self._died)
 
     def ways(self) -> dict[ShardId, Path]:
         """Return those that are there now and still wanted."""
         wanted = self._wanted.value
         return {shard: path for shard, (target, path) in self._open.items() if wanted.get(shard) == target}
 
+    @property
+    def trouble(self) -> str:
+        """Why a way that is wanted is not there; empty if all are, or if none has failed yet."""
+        return self._trouble if len(self.ways()) < len(self._wanted.value) else ""
+
     async def close(self) -> None:
         """End the client and wait for its end."""
         await self._tasks.stop()
 
     async def _keep(self) -> None:
-        """Keep a client running for as long as something is wanted."""
+        """Have a client run once something is wanted, and another one whenever it ended while something is."""
         loop = asyncio.get_running_loop()
         while True:
             await self._wanted.wait(bool)
@@ -112,6 +120,7 @@ class ClientTunnel:
             try:
                 await self._run()
             except (LinkBroken, OSError) as error:  # OSError: no file or process can be made now
+                self._trouble = f"the tunnel is down: {error}"
                 log.warning("the tunnel to node %s is down: %s", self._name, error, extra={"node": self._name})
             if loop.time() - started > LASTING:
                 self._backoff.reset()
@@ -124,6 +133,7 @@ class ClientTunnel:
         client = _Client(self._program, self._directory, control, self._login, self._secrets)
         try:
             await client.start()
+            self._trouble = ""
             log.info("tunnel is up", extra={"node": self._name, "pid": client.pid})
             await first_of(self._forward(client), client.ended())
         finally:
@@ -145,7 +155,7 @@ class ClientTunnel:
                 said = await client.forward("cancel", path, target)
                 if said is not None:
                     log.warning("a tunnel's end could not be closed: %s", said, extra={"node": self._name})
-                path.unlink(missing_ok=True)
+                self._remove(path)
             for shard, target in wanted.items():
                 if shard not in self._open:
                     path = self._directory / f"{self._stem}.{next(self._numbers)}.s"
@@ -156,10 +166,23 @@ class ClientTunnel:
                         self._stir()
                     else:
                         failed = True
+                        self._remove(path)
+                        self._trouble = f"no tunnel to port {target.port}: {said}"
                         log.warning("no tunnel to port %s: %s", target.port, said, extra={"node": self._name})
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN if failed else None):
                     await self._wanted.newer(version)
+
+    def _died(self, error: BaseException) -> None:
+        """A fault of ours: say all of it, and begin anew when the ways are wanted the next time."""
+        log.critical("the tunnel to node %s died", self._name, exc_info=error, extra={"node": self._name})
+        self._trouble = f"the tunnel died of {error!r}; see the server's log"
+        self._task = None
+        self._stir()
+
+    def _remove(self, path: Path) -> None:
+        path.unlink(missing_ok=True)
+        self._paths.discard(path)
 
 
 class _Client:
@@ -218,11 +241,12 @@ class _Client:
         """Wait for its end. Raises LinkBroken then, with its last words."""
         assert self._process is not None
         assert self._process.stderr is not None
-        last = b""
-        while line := await self._process.stderr.readline():
-            last = line.strip() or last
+        said = b""
+        while piece := await self._process.stderr.read(LAST_WORDS):
+            said = (said + piece)[-LAST_WORDS:]
         code = await self._process.wait()
-        raise LinkBroken(f"ssh ended with {code}: {last.decode(errors='replace') or 'it said nothing'}")
+        last = said.decode(errors="replace").strip().rpartition("\n")[2]
+        raise LinkBroken(f"ssh ended with {code}: {last or 'it said nothing'}")
 
     async def forward(self, verb: str, path: Path, target: Target) -> str | None:
         """Add or remove a forward; return None, or what went wrong."""

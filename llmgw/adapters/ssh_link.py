@@ -203,6 +203,11 @@ class SshChannel:
         ways = self._tunnel.ways() if self._tunnel is not None else self._forwards.ways()
         return {**self._direct, **{shard: UnixAddress(str(path)) for shard, path in ways.items()}}
 
+    @property
+    def trouble(self) -> str:
+        """Why a tunnel that was asked for is not there. One of asyncssh's that cannot be made ends the connection instead."""
+        return self._tunnel.trouble if self._tunnel is not None else ""
+
     async def stirred(self) -> None:
         """Wait until a tunnel came or went."""
         await self._news.newer(self._seen)

@@ -21,7 +21,7 @@ from llmgw.spec.cluster import SshDefaults
 from llmgw.spec.node import Node
 
 CONNECT_LIMIT = 20.0
-"""Seconds for the way through all hops, once a place among the handshakes is free."""
+"""Seconds for each handshake on the way, once a place among them is free; for an ssh-agent's answer, too."""
 DIAL_LIMIT = 15.0
 KEEPALIVE = 15
 KEEPALIVES = 3
@@ -121,7 +121,7 @@ async def log_in(
         async with handshakes, _keys(login.identity, secrets) as keys:
             for stop in login.stops:
                 way = {"tunnel": made[-1]} if made else {"sock": dialled}
-                made.append(await _handshake(name, stop, {**_options(stop), "client_keys": keys, **way}))
+                made.append(await _handshake(name, stop, {"client_keys": keys, **way}))
         done = True
     finally:
         if not done:
@@ -188,25 +188,31 @@ async def _agent_keys(path: str) -> AsyncIterator[list[Any]]:
         )
     agent = asyncssh.SSHAgentClient(path)
     try:
-        async with asyncio.timeout(CONNECT_LIMIT):
-            held = list(await agent.get_keys())
-    except (OSError, ValueError, TimeoutError) as error:
-        raise LinkBroken(f"the ssh-agent at {path} gives no keys: {str(error) or 'no answer'}") from error
-    if not held:
-        agent.close()
-        raise LinkBroken(f"the ssh-agent at {path} holds no keys; add one with `ssh-add`")
-    try:
+        try:
+            async with asyncio.timeout(CONNECT_LIMIT):
+                held = list(await agent.get_keys())
+        except (OSError, ValueError, TimeoutError) as error:
+            raise LinkBroken(f"the ssh-agent at {path} gives no keys: {str(error) or 'no answer'}") from error
+        if not held:
+            raise LinkBroken(f"the ssh-agent at {path} holds no keys; add one with `ssh-add`")
         yield held
     finally:
         agent.close()
 
 
-def _options(stop: Stop) -> dict[str, Any]:
+def _options(name: str, stop: Stop) -> dict[str, Any]:
+    try:
+        host_key = asyncssh.import_public_key(stop.host_key)
+    except asyncssh.KeyImportError as error:
+        raise LinkBroken(
+            f"the `host_key` of {stop} in node {name} is not a public key ({error}); copy all of what "
+            f"`ssh-keyscan -p {stop.port} {stop.host}` prints after the host's name"
+        ) from error
     return {
         "host": stop.host,
         "port": stop.port,
         "username": stop.user,
-        "known_hosts": ([asyncssh.import_public_key(stop.host_key)], [], []),
+        "known_hosts": ([host_key], [], []),
         "agent_path": None,
         "config": None,
         "gss_host": None,
@@ -221,7 +227,7 @@ def _options(stop: Stop) -> dict[str, Any]:
 async def _handshake(name: str, stop: Stop, options: dict[str, Any]) -> asyncssh.SSHClientConnection:
     try:
         async with asyncio.timeout(CONNECT_LIMIT):
-            return await asyncssh.connect(**options)
+            return await asyncssh.connect(**_options(name, stop), **options)
     except asyncssh.HostKeyNotVerifiable as error:
         raise LinkBroken(
             f"the host key of {stop} is not the one pinned in node {name}. If the machine was reinstalled, compare "

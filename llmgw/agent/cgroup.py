@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmgw.agent.procfs import absent
 from llmgw.base.ids import ShardId
 
 log = logging.getLogger(__name__)
@@ -107,7 +108,8 @@ class Cgroups:
             return None
         try:
             lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-        except OSError:
+        except OSError as error:
+            absent(error)
             return None
         for line in lines:
             _, names, inside = line.split(":", 2)
@@ -123,11 +125,13 @@ NONE = Cgroups("", Path())
 
 
 def members(path: Path) -> list[int]:
-    """Return the living processes of a cgroup and of those below it."""
+    """Return the living processes of a cgroup and of those below it. Raises OSError if nobody can tell now."""
     found: set[int] = set()
     for directory in _with_children(path):
-        with suppress(OSError):
+        try:
             found.update(int(line) for line in (directory / "cgroup.procs").read_text().split())
+        except OSError as error:
+            absent(error)
     return sorted(found)
 
 
@@ -236,7 +240,8 @@ def _with_children(path: Path) -> Iterator[Path]:
     yield path
     try:
         entries = sorted(entry for entry in path.iterdir() if entry.is_dir())
-    except OSError:
+    except OSError as error:
+        absent(error)
         return
     for entry in entries:
         yield from _with_children(entry)

@@ -72,6 +72,8 @@ class Gone:
     holdouts: tuple[int, ...] = ()
     gpu_held: str = ""
     """Who still holds memory of its cards; empty if it is free."""
+    tail: tuple[str, ...] = ()
+    """The end of its log, for an attempt that was ended by us."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ and there is one at most: neither the loop's end nor the next look waits for one
 """
 
 import asyncio
+import logging
 import os
 import platform
 import socket
@@ -22,6 +23,8 @@ from llmgw.agent import procfs
 from llmgw.agent.inventory import Inventory, weights_below
 from llmgw.fleet.report import Adoptions, Facts, Program
 from llmgw.runtime.latest import Latest
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -86,7 +89,10 @@ class NodeFacts:
         while True:
             all_of_it = loop.time() >= weights_due or self._kick.is_set()
             self._kick.clear()
-            await self._look(all_of_it=all_of_it)
+            try:
+                await self._look(all_of_it=all_of_it)
+            except OSError as error:  # nothing can be opened now: what was seen last is still the best there is
+                log.warning("the node could not be looked at", extra={"error": error.strerror})
             if all_of_it:
                 weights_due = loop.time() + WEIGHTS_EVERY
             try:

@@ -8,6 +8,7 @@ same connection as the reports. Rejected: a stream that the agent pushes, which 
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from llmgw.agent.disk import Disk
 from llmgw.base.ids import ShardId
@@ -31,7 +32,9 @@ class LogReader:
 
     async def answer(self, request: LogRequest) -> LogReply:
         """Return what was asked for, or why there is none. Takes up to `request.wait` seconds when following."""
-        attempts = self._disk.attempts(request.shard)
+        # a name is asked for by people, and a path out of the directory of logs is none
+        plain = Path(request.shard).name == request.shard and not request.shard.startswith(".")
+        attempts = self._disk.attempts(request.shard) if plain else []
         attempt = request.attempt or (attempts[-1] if attempts else 0)
         reply = LogReply(request.id, attempt, tuple(attempts), ())
         if attempt not in attempts:

@@ -31,6 +31,10 @@ SWEEP_EVERY = 15.0
 """Seconds between two looks at the sizes of logs."""
 
 
+ROOTS_SOCKET = Path("/run/llmgw/agent.sock")
+"""Where root's agent listens, and where a control plane looks on a node that says nothing else."""
+
+
 class CannotStart(Exception):
     """The agent cannot run here; the message says why and what to do."""
 
@@ -41,7 +45,7 @@ def default_socket() -> Path:
     if given:
         return Path(given)
     if os.geteuid() == 0:
-        return Path("/run/llmgw/agent.sock")
+        return ROOTS_SOCKET
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     return Path(runtime) / "llmgw/agent.sock" if runtime else Path(f"/tmp/llmgw-{os.geteuid()}/agent.sock")  # noqa: S108 - 0700 below
 
@@ -93,6 +97,7 @@ async def _run(socket: Path, state_dir: Path, weights_dir: Path | None, *, ephem
         log.info("listening", extra={"socket": socket, "state": state_dir, "weights": weights_dir or "none"})
         tasks.loop("time", runner.run())
         tasks.loop("logs", _sweep_logs(disk))
+        tasks.loop("socket", server.keep())
         await first_of(stopping.wait(), runner.failure(), tasks.failure())
     except SocketTaken as error:
         raise CannotStart(str(error)) from error

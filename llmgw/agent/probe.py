@@ -108,6 +108,12 @@ class Prober:
 
     def _owned(self, spec: ShardSpec, pid: int, verdict: Verdict, proof: bool) -> Verdict:
         """Return the verdict, or a worse one if the port's listening socket is proven not to be the engine's."""
+        try:
+            return self._proven(spec, pid, verdict, proof)
+        except OSError as error:  # nobody can tell, which proves nothing
+            return Verdict(False, f"cannot look who listens on port {spec.port}: {error.strerror}")
+
+    def _proven(self, spec: ShardSpec, pid: int, verdict: Verdict, proof: bool) -> Verdict:
         if not proof or procfs.listens_alone(pid, spec.port):
             return verdict
         owners = procfs.listeners(spec.port)

@@ -8,6 +8,7 @@ children and for adopted ones alike; only for children does the kernel also tell
 
 import asyncio
 import errno
+import logging
 import os
 import shutil
 import signal
@@ -27,6 +28,7 @@ from llmgw.base.ids import ShardId
 from llmgw.engines.shard import PYTHON, WEIGHTS, ShardSpec
 from llmgw.fleet.report import Reason
 
+log = logging.getLogger(__name__)
 MARK_AGENT = "LLMGW_AGENT"
 MARK_SHARD = "LLMGW_SHARD"
 MARK_ATTEMPT = "LLMGW_ATTEMPT"
@@ -41,6 +43,8 @@ PASSED_ON = (
 
 KILL_PATIENCE = 5.0
 """Seconds that a killed session may take to be empty."""
+WATCH_AGAIN = 1.0
+"""Seconds until a process is watched again that could not be, for want of a file descriptor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +117,10 @@ class Processes:
         argv = self._argv(spec, weights_dir)
         if isinstance(argv, Reason):
             return argv
-        taken = port_taken(spec.port, spec.host, spec.ports)
+        try:
+            taken = port_taken(spec.port, spec.host, spec.ports)
+        except OSError as error:
+            return Reason("cannot_look", f"cannot look whether port {spec.port} is free: {error.strerror}")
         if taken is not None:
             return taken
         environment = self._environment(spec, attempt, cause, extra or {})
@@ -131,10 +138,10 @@ class Processes:
             return Reason("not_executable", f"cannot run {argv[0]}: {error.strerror}")
         finally:
             os.close(log)
-        stat = procfs.stat_of(pid)
-        ticks = stat.start_ticks if stat else 0
-        record = Record(spec, attempt, pid, ticks, self._boot, cgroup=str(directory or ""))
         try:
+            stat = procfs.stat_of(pid)
+            began = stat.start_ticks if stat else 0
+            record = Record(spec, attempt, pid, began, self._boot, cgroup=str(directory or ""))
             self._disk.store_record(record)
         except OSError as error:
             self._abandon(pid, directory)
@@ -293,6 +300,10 @@ class Processes:
         except ProcessLookupError:
             loop.call_soon(ended, pid)
             return
+        except OSError as error:
+            log.warning("a process cannot be watched now", extra={"pid": pid, "error": error.strerror})
+            loop.call_later(WATCH_AGAIN, self.watch, pid, ended)
+            return
 
         def readable() -> None:
             loop.remove_reader(descriptor)
@@ -368,9 +379,12 @@ class Processes:
         pause = 0.02
         while True:
             self.reap()
-            left = cgroup.members(Path(family.cgroup)) if family.cgroup else []
-            if not left:  # reading every process of the host takes long, so it is not done here and seldom
-                left = await asyncio.to_thread(self._family_members, family)
+            try:
+                left = cgroup.members(Path(family.cgroup)) if family.cgroup else []
+                if not left:  # reading every process of the host takes long, so it is not done here and seldom
+                    left = await asyncio.to_thread(self._family_members, family)
+            except OSError:
+                left = [family.leader]  # what cannot be looked at is not gone
             if not left or loop.time() >= deadline:
                 return tuple(left)
             if kill:
@@ -423,7 +437,7 @@ class Processes:
             if not self._belongs(pid, family):
                 return False
             signal.pidfd_send_signal(descriptor, number)
-        except ProcessLookupError:
+        except OSError:
             return False
         finally:
             os.close(descriptor)

@@ -6,6 +6,7 @@ some of their children leave the process group (vLLM's do) but none leaves the s
 catches those that would.
 """
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from pathlib import Path
 PROC = Path("/proc")
 LISTEN = "0A"
 TIME_WAIT = "06"
+
+EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""Errors that tell of the one who looks, and nothing of what is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +29,18 @@ class ProcessStat:
     start_ticks: int
 
 
+def absent(error: OSError) -> None:
+    """Take an error for absence, or raise it: an agent without a file descriptor left sees nothing, and nothing is gone."""
+    if error.errno in EXHAUSTED:
+        raise error
+
+
 def stat_of(pid: int) -> ProcessStat | None:
-    """Return the stat of a process, or None if there is none."""
+    """Return the stat of a process, or None if there is none. Raises OSError if nobody can tell now."""
     try:
         text = (PROC / str(pid) / "stat").read_text(errors="replace")
-    except OSError:
+    except OSError as error:
+        absent(error)
         return None
     fields = text.rpartition(")")[2].split()  # the command's name may hold blanks and parentheses
     return ProcessStat(pid, fields[0], int(fields[3]), int(fields[19]))
@@ -48,7 +59,8 @@ def environment_of(pid: int) -> dict[str, str]:
     """Return the environment a process was started with; empty if it may not be read or is gone."""
     try:
         raw = (PROC / str(pid) / "environ").read_bytes()
-    except OSError:
+    except OSError as error:
+        absent(error)
         return {}
     pairs = (item.partition("=") for item in raw.decode(errors="replace").split("\0") if "=" in item)
     return {name: value for name, _, value in pairs}
@@ -92,7 +104,8 @@ def _sockets() -> Iterator[_Socket]:
     for name in ("tcp", "tcp6"):
         try:
             lines = (PROC / "net" / name).read_text().splitlines()[1:]
-        except OSError:
+        except OSError as error:
+            absent(error)
             continue
         for line in lines:
             fields = line.split()
@@ -139,7 +152,8 @@ def _links_of(pid: int) -> Iterator[str]:
     """Yield what a process's descriptors are. One that is closed while we look is left out, not the rest with it."""
     try:
         entries = list((PROC / str(pid) / "fd").iterdir())
-    except OSError:
+    except OSError as error:
+        absent(error)
         return
     for entry in entries:
         try:

@@ -84,6 +84,8 @@ class Runner:
         self._growth = LogGrowth(disk)
         self._gpus: Gpus | None = None
         self._node = NodeFacts(weights_dir, disk.root, self._ports)
+        self._holding: dict[ShardId, frozenset[int]] = {}
+        """Processes of attempts that are being ended and hold a card as yet."""
         self._complaint = ""
         self._adoptions = Adoptions()
         self._kick = asyncio.Event()
@@ -146,8 +148,8 @@ class Runner:
             log.warning("refused an older order", extra={"epoch": order.epoch, "generation": order.generation})
             self.changes.set(self.changes.value + 1)
             return
-        self._processes.secrets.keep(secrets or {}, order)
         if order == self._state.order:
+            self._processes.secrets.keep(secrets or {}, order)
             return
         try:
             if self._disk.cluster() != cluster:
@@ -157,6 +159,8 @@ class Runner:
             self._complain(f"cannot store orders, so none is obeyed: {error.strerror} ({self._disk.root})")
             return
         self._complain("")
+        # not before: the values of the order in force are needed for as long as that one is
+        self._processes.secrets.keep(secrets or {}, order)
         self.dispatch(OrderStored(order))
 
     def dispatch(self, event: Event) -> None:
@@ -222,6 +226,7 @@ class Runner:
                 self._tasks.job(f"stop {instruction.shard}", self._stop(instruction))
             case Reap():
                 self._growth.forget(instruction.shard)
+                self._fetches.cancel(instruction.shard)
                 self._keep(partial(self._disk.forget, instruction.shard))
             case Say():
                 self.changes.set(self.changes.value + 1)
@@ -270,15 +275,26 @@ class Runner:
 
     async def _stop(self, stop: Stop) -> None:
         log.info("stopping", extra={"shard": stop.shard, "attempt": stop.attempt, "pid": stop.pid, "grace": stop.grace})
-        pids: frozenset[int] = frozenset()
-        if stop.gpus:
-            members = await asyncio.to_thread(self._processes.members, stop.pid, stop.shard, stop.attempt)
-            pids = frozenset(members)
+        pids = await self._users(stop, self._gpus) if self._gpus is not None and stop.gpus else frozenset()
         holdouts = await self._processes.end(stop.pid, stop.shard, stop.attempt, stop.grace)
         held = ""
         if self._gpus is not None and stop.gpus and not holdouts:
             held = await self._gpus.released(stop.gpus, pids, RELEASE_PATIENCE)
-        self.dispatch(Gone(stop.shard, stop.attempt, holdouts, held))
+        if holdouts or held:
+            self._holding[stop.shard] = pids
+        else:
+            self._holding.pop(stop.shard, None)
+        tail = self._disk.tail(stop.shard, stop.attempt, TAIL_LINES)
+        self.dispatch(Gone(stop.shard, stop.attempt, holdouts, held, tail))
+
+    async def _users(self, stop: Stop, gpus: Gpus) -> frozenset[int]:
+        """Return whose memory on the cards is the attempt's, also of processes that /proc does not show any more.
+
+        A driver may hold the memory of a dead process, and an engine that crashed is dead before it is looked at.
+        """
+        members = await asyncio.to_thread(self._processes.members, stop.pid, stop.shard, stop.attempt)
+        seen = [user.pid for gpu in gpus.cards for user in gpu.users if user.shard == stop.shard]
+        return frozenset((stop.pid, *members, *seen)) | self._holding.get(stop.shard, frozenset())
 
     def _on_end(self, spec: ShardSpec, attempt: int) -> Callable[[int], None]:
         def ended(pid: int) -> None:

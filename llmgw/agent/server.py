@@ -27,6 +27,8 @@ SEND_LIMIT = 30.0
 """Seconds that a peer may take to read what it is sent; then it is gone for us."""
 QUESTIONS = 16
 """Questions for logs that one connection may have open at a time."""
+LOOK_EVERY = 5.0
+"""Seconds between two looks whether the socket is still there."""
 LONGEST_SOCKET_PATH = 107
 """Bytes of a Unix socket's path that the kernel takes (108 with the final zero)."""
 
@@ -63,6 +65,19 @@ class AgentServer:
             raise SocketTaken(
                 f"cannot listen on {text}: {error.strerror}; choose another place with --socket"
             ) from error
+
+    async def keep(self) -> None:
+        """Listen again if the socket's file was removed, for ever: what clears old files in /tmp does not ask who listens."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            if self._server is None or self._path.exists():
+                continue
+            log.error("the socket was removed; listening again", extra={"socket": self._path})
+            self._server.close()
+            try:
+                await self.start()
+            except SocketTaken as error:
+                log.warning("nobody new can connect", extra={"reason": str(error)})
 
     async def stop(self) -> None:
         """Close the socket and every connection."""
@@ -156,7 +171,7 @@ class _Connection:
         log.warning(
             "a control plane does not take what it is sent", extra={"error": str(error) or type(error).__name__}
         )
-        self._writer.close()
+        self._writer.transport.abort()  # closing would wait for the peer to read first
 
     async def _reports(self) -> None:
         while True:

@@ -65,7 +65,7 @@ FETCH_SILENCE = 180.0
 """Seconds without a sign of life after which a fetch is begun anew; a fetch has shorter limits of its own."""
 CONFLICTS = (PORT_TAKEN, "port_stolen")
 """Ends after which another port may help, so that the planner is asked for one."""
-FAILED_FETCHES_THAT_COUNT = "checksum_mismatch"
+FETCH_FAILURE_THAT_COUNTS = "checksum_mismatch"
 """What trying again and again would only download again and again."""
 
 
@@ -252,6 +252,8 @@ class AgentState:
             shard.reason = Reason("gpu_busy", event.gpu_held)
             out.append(Stop(event.shard, event.attempt, shard.pid or 0, 0.0, shard.running.gpus))
             return
+        if shard.failing and shard.end is not None and shard.end[0] == event.attempt and not shard.end[4]:
+            shard.end = (*shard.end[:4], event.tail)
         policy = shard.running.restarts
         shard.running = None
         shard.pid = None
@@ -354,7 +356,7 @@ class AgentState:
     def _fetch_failed(self, shard: Shard, reason: Reason, now: Instant) -> None:
         policy = shard.spec.restarts
         shard.fetch_failures += 1
-        if reason.code == FAILED_FETCHES_THAT_COUNT and shard.fetch_failures >= policy.give_up_after:
+        if reason.code == FETCH_FAILURE_THAT_COUNTS and shard.fetch_failures >= policy.give_up_after:
             shard.enter(Phase.FAILED, now, reason)
             return
         shard.enter(Phase.WAITING, now, reason)

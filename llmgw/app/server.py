@@ -31,7 +31,8 @@ from llmgw.adapters.secrets import Secrets
 from llmgw.adapters.sql_store import SqlStore
 from llmgw.agent import procfs
 from llmgw.agent.lineage import end_with_parent
-from llmgw.agent.main import CannotStart, default_socket
+from llmgw.agent.main import ROOTS_SOCKET, CannotStart, default_socket
+from llmgw.agent.server import LONGEST_SOCKET_PATH
 from llmgw.app.worker import listening_socket
 from llmgw.base.ids import OwnerId
 from llmgw.catalog.compile import Accepted, Compiler
@@ -55,11 +56,6 @@ if TYPE_CHECKING:
     from llmgw.adapters.ssh_link import SshWays
 
 log = logging.getLogger(__name__)
-
-LONGEST_SOCKET_PATH = 107
-REMOTE_AGENT_SOCKET = "/run/llmgw/agent.sock"
-"""Where an agent that root runs listens, on a node that says nothing else."""
-
 
 KEEP_AGAIN = 10.0
 """Seconds until the last good revision is written again, after the store could not take it."""
@@ -331,7 +327,7 @@ class _Server:
 
         if self._ways is None:
             directory = _tunnels_dir(self._settings.state_dir, LONGEST_NAME)
-            self._ways = SshWays.prepare(directory, REMOTE_AGENT_SOCKET, shutil.which("ssh"), self._secrets)
+            self._ways = SshWays.prepare(directory, str(ROOTS_SOCKET), shutil.which("ssh"), self._secrets)
         return SshLink(self._ways, node.name, random.Random(self._rng.random()))
 
     def _silence(self) -> float:
@@ -340,7 +336,7 @@ class _Server:
 
     def _status(self) -> dict[str, Any]:
         host, _ = self._settings.listen
-        alarms = (self._workers.trouble, self._leadership.trouble, *self._reconciler.alarms)
+        alarms = (self._workers.trouble, self._leadership.trouble, *self._sessions.alarms, *self._reconciler.alarms)
         control = Control(
             version=__version__,
             pid=os.getpid(),

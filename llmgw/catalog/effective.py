@@ -5,7 +5,7 @@ Cluster has the Cluster's value and place. What has no value is left out: there 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from llmgw.catalog.document import Document, Path
@@ -18,9 +18,16 @@ from llmgw.spec.model import Model
 INHERITED: Mapping[tuple[str, Path], Path] = {
     ("Node", ("ssh", "user")): ("ssh", "user"),
     ("Node", ("ssh", "identity_file")): ("ssh", "identity_file"),
+    ("Node", ("ssh", "identity")): ("ssh", "identity"),
     ("Model", ("routing", "policy")): ("router", "default_policy"),
 }
 """Fields that are the Cluster's where an object leaves them out: kind and path, and the path in the Cluster."""
+
+INSTEAD: Mapping[tuple[str, Path], Path] = {
+    ("Node", ("ssh", "identity_file")): ("ssh", "identity"),
+    ("Node", ("ssh", "identity")): ("ssh", "identity_file"),
+}
+"""Fields that are not inherited where the object itself says this other one, which stands in their place."""
 
 WIDEST = 60
 """Comments stand in one column up to this one."""
@@ -118,14 +125,14 @@ class _View:
             value = value[part]
         return value
 
-    def _inherited(self, path: Path, impact: Impact) -> Leaf | None:
+    def _inherited(self, path: Path, impact: Impact) -> Leaf | Branch | None:
         source = INHERITED.get((self.document.kind, path))
-        if source is None or self.cluster is None:
+        if source is None or self.cluster is None or INSTEAD.get((self.document.kind, path)) in self.document.marks:
             return None
         found: Leaf | Branch | None = effective(self.cluster.document, self.cluster.spec, None)
         for part in source:
             found = dict(found.entries).get(part) if isinstance(found, Branch) else None
-        return Leaf(found.value, found.origin, impact) if isinstance(found, Leaf) else None
+        return replace(found, impact=impact) if found is not None else None
 
 
 def values(shown: Leaf | Branch) -> Any:

@@ -18,7 +18,7 @@ from llmgw.adapters.node_plan import Manager
 from llmgw.adapters.node_shell import NodeShell
 from llmgw.adapters.node_wheel import CannotPack, Wheel, agent_wheel
 from llmgw.adapters.secrets import Secrets
-from llmgw.agent.main import default_socket
+from llmgw.agent.main import ROOTS_SOCKET, default_socket
 from llmgw.base.ids import NodeName
 from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.compile import Accepted, Compiler
@@ -28,8 +28,6 @@ from llmgw.cli.states import table
 from llmgw.ports.links import LinkBroken
 from llmgw.spec.node import Node
 
-REMOTE_SOCKET = "/run/llmgw/agent.sock"
-"""Where the control plane looks for the agent of a node that does not say."""
 AT_ONCE = 16
 """Nodes that are looked at side by side."""
 
@@ -84,7 +82,7 @@ async def _install(
     shell = None
     try:
         shell = await NodeShell.connect(node, catalog.cluster, secrets)
-        return await install(shell, node, catalog.cluster.name, request, wheel, REMOTE_SOCKET, say)
+        return await install(shell, node, catalog.cluster.name, request, wheel, str(ROOTS_SOCKET), say)
     except (LinkBroken, CannotInstall) as error:
         raise Failed(str(error)) from error
     finally:
@@ -123,7 +121,7 @@ def check_nodes(
 
         async def look_at(node: Node) -> Seen:
             async with gate:
-                socket = node.agent_socket or (str(default_socket()) if node.local else REMOTE_SOCKET)
+                socket = node.agent_socket or str(default_socket() if node.local else ROOTS_SOCKET)
                 usual = _usual_manager(catalog, node)
                 order: list[Manager] = [manager] if manager else [usual, "user" if usual == "system" else "system"]
                 blank = Seen(node, catalog, str(directory), release, socket, order[0])

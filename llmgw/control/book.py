@@ -84,4 +84,5 @@ def _essence(report: Report) -> object:
         (one.spec, one.phase, one.attempt, one.pid, one.reason, one.draining, one.degraded, one.failures)
         for one in report.shards
     ]
-    return (report.boot, report.epoch, report.generation, report.refused, report.facts, shards)
+    facts = replace(report.facts, disk_free=None)  # it moves with every line of a log, on every node
+    return (report.boot, report.epoch, report.generation, report.refused, facts, shards)

@@ -130,6 +130,12 @@ class Sessions:
             if running is not None and (running[0].order.value != order or running[0].has_other_secrets(order)):
                 running[0].order.set(order)
 
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """What keeps requests from engines though their nodes may answer."""
+        troubles = {name: session.trouble for name, (session, _) in sorted(self._sessions.items())}
+        return tuple(f"engines of node {name} cannot be reached: {text}" for name, text in troubles.items() if text)
+
     async def logs(self, node: NodeName, request: LogRequest) -> LogReply:
         """Ask a node for an engine's log. Raises LinkBroken if it cannot be asked now."""
         running = self._sessions.get(node)
@@ -191,6 +197,11 @@ class NodeSession:
     def node(self) -> Node:
         """The node as this session knows it."""
         return self._node
+
+    @property
+    def trouble(self) -> str:
+        """Why a way to an engine is not there; empty if all are."""
+        return self._way.trouble if self._way is not None else ""
 
     def reaches(self, node: Node) -> bool:
         """Whether this session would go to the same place for this spec."""

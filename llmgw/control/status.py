@@ -6,12 +6,14 @@ from typing import Any
 from llmgw.base.ids import NodeName, ReplicaId
 from llmgw.catalog.problems import Problem
 from llmgw.control.catalogs import CatalogState
-from llmgw.fleet.report import Report
+from llmgw.fleet.report import Reason, Report
 from llmgw.fleet.usage import Active, Idle, Unknown, UsageView
 from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Unreachable, report_of
 from llmgw.plan.replicas import Replica, existing
 from llmgw.plan.result import Plan
 from llmgw.plan.snapshot import Snapshot
+
+NO_WAY = Reason("no_way", "its engine is ready, and there is no way to it from here (no tunnel, or no connection)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,16 +167,25 @@ def _why_not_ready(own: list[Replica], published: set[ReplicaId]) -> list[str]:
     said = []
     for one in own:
         if one.id not in published and not one.draining and not one.leaving:
-            reason = f": {one.report.reason.text}" if one.report and one.report.reason else ""
+            why = _reason(one)
+            reason = f": {why.text}" if why is not None else ""
             reason += f" ({one.report.progress})" if one.report and one.report.progress else ""
             where = "" if one.node_answers else f", node {one.node} does not answer"
             said.append(f"{one.id} ({one.phase}{reason}{where})")
     return said
 
 
+def _reason(one: Replica) -> Reason | None:
+    """Return why a replica is where it is; its node knows nothing of the way to it."""
+    if one.report is not None and one.report.reason is None and one.phase_serves and one.address is None:
+        return NO_WAY
+    return one.report.reason if one.report is not None else None
+
+
 def _replica(one: Replica, snapshot: Snapshot, now: float) -> dict[str, Any]:
     report = one.report
     view = snapshot.nodes[one.node]
+    reason = _reason(one)
     since = now - (view.at if isinstance(view, Reporting) else view.since)  # a report's ages go on after it was made
     return {
         "replica": one.id,
@@ -188,8 +199,8 @@ def _replica(one: Replica, snapshot: Snapshot, now: float) -> dict[str, Any]:
         "port": one.spec.port,
         "address": str(one.address) if one.address else None,
         "node_answers": one.node_answers,
-        "reason": report.reason.text if report and report.reason else None,
-        "reason_code": report.reason.code if report and report.reason else None,
+        "reason": reason.text if reason else None,
+        "reason_code": reason.code if reason else None,
         "progress": (report.progress or None) if report else None,
         "engine_in_flight": report.in_flight if report else None,
         "quiet_for": report.quiet_for if report else None,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from llmgw.base.ids import ReplicaId, RestartHash
+from llmgw.engines.shard import LOOPBACK
 from llmgw.spec.cluster import Backoff, EngineDefinition
 from llmgw.spec.model import Model
 from llmgw.spec.profile import Profile
@@ -20,7 +21,7 @@ class Placed:
     hash: RestartHash
     port: int
     backoff: Backoff
-    host: str = "127.0.0.1"
+    host: str = LOOPBACK
     """Address to listen on."""
     gpus: tuple[str, ...] = ()
     """UUIDs of its cards, on each node of the replica the shard's own."""

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 from llmgw.base.ids import ModelName, ReplicaId, RestartHash, ShardId
 
+LOOPBACK = "127.0.0.1"
+"""Where an engine listens that only its own node shall reach."""
 WEIGHTS = "{weights}"
 """Argument that the agent replaces by the resolved path of the weights."""
 PYTHON = "{python}"
@@ -70,31 +72,47 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class ShardSpec:
-    """One shard of a replica: what to run, where it listens, how to know that it is ready, how to stop it."""
+    """One shard of a replica: what to run, where it listens, how to know that it is ready, how to stop it.
+
+    Times are in seconds, sizes in bytes. A field that a newer control plane adds has a default, so that an agent reads the
+    orders and records of an older one.
+    """
 
     shard: ShardId
     replica: ReplicaId
     model: ModelName
     profile: str
     rank: int
+    """Its place in the replica, from 0."""
     hash: RestartHash
+    """Of all that needs a restart: a running attempt with another one is replaced."""
     programs: tuple[tuple[str, ...], ...]
+    """The program and its first arguments, in alternatives: the first that is installed."""
     args: tuple[str, ...]
+    """What follows; `WEIGHTS` stands for the path of the weights."""
     env: Mapping[str, str]
+    """Set over what the agent passes on of its own environment; `secrets` and the agent's marks are set over it."""
     weights: str
+    """Path on the node; a relative one starts from its weights directory."""
     port: int
+    """Where requests go; the first of `ports`."""
     served_name: str
     """What `/v1/models` of a ready engine must name; the proof that the port answers for this model."""
     ready_path: str
     """Answers 200 when the engine can serve, 503 or a refused connection while it loads."""
     models_path: str
     cpus: int | None
+    """Its weight when cores are short; not a limit."""
     memory: int | None
+    """Limit of its cgroup, where there is one; None sets none."""
     start_timeout: float
+    """How long a start may take that nothing is seen of; one that visibly advances may take longer."""
     stop_grace: float
+    """From SIGTERM to SIGKILL, for an engine that was ready."""
     restarts: RestartPolicy
     exit_patterns: tuple[ExitPattern, ...]
-    host: str = "127.0.0.1"
+    """The engine's own; those of all engines are tried after them."""
+    host: str = LOOPBACK
     """Address that the engine listens on: loopback, or the node's own for `traffic: direct`."""
     ports: int = 1
     """How many consecutive ports from `port` on belong to the shard; all of them must be free before it starts."""
@@ -105,6 +123,7 @@ class ShardSpec:
     stall_after: float = 300.0
     """Seconds with requests in flight and no token after which the engine counts as stalled."""
     metrics: MetricNames | None = None
+    """Where it says what it has in flight; without, it is never called stalled."""
     fetch: Fetch | None = None
     """Where the weights come from, if the node is to get them; `weights` is then relative to its weights directory."""
 

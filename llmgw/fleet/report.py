@@ -53,6 +53,7 @@ class ShardReport:
     """What an agent knows of one shard."""
 
     spec: ShardSpec
+    """That of the attempt that runs; else the one that is wanted."""
     phase: Phase
     age: float
     """Seconds since it entered the phase."""
@@ -61,17 +62,21 @@ class ShardReport:
     failures: int
     """Failed attempts in a row."""
     pid: int | None
+    """The leader of the attempt's session, from its start until nothing of it is left."""
     reason: Reason | None
+    """Why it is in its phase; None where the phase says all."""
     degraded: str | None
     """What a probe of a ready engine complains of; a busy engine is not dead."""
     draining: bool
+    """The order says that nothing new may be sent to it, whatever its phase."""
     last_end: Ended | None
+    """How the last attempt ended that was not asked to; None before the first."""
     progress: str = ""
     """How far the phase has come, for people ("12 MiB of 98 MiB"); empty if nothing says."""
     in_flight: int | None = None
     """Requests running or queued, as the engine itself says; None if it does not say."""
     quiet_for: float | None = None
-    """Seconds since its token counters moved last, while something is in flight; None if that is not known."""
+    """Seconds seen without a token while something is in flight; None if nothing is, or if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +107,11 @@ class Gpu:
     unhealthy: str = ""
     """Why nothing may be placed on it; empty if it is well. Such a card is neither used nor free."""
     numa: int | None = None
+    """The NUMA node that its slot hangs on; None if that is not known."""
     links: tuple[str, ...] = ()
     """UUIDs of the cards it has a direct NVLink (or xGMI) to."""
     bus: str = ""
+    """PCI address, `DOMAIN:BUS:DEVICE.FUNCTION`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,7 @@ class Facts:
     disk_free: int | None = None
     """Bytes free where weights lie (else where the agent keeps its state)."""
     programs: tuple[Program, ...] = ()
+    """Engines found in the agent's PATH, and the wheel beside it."""
     weights: Mapping[str, int] = field(default_factory=dict)
     """Path below the weights directory -> bytes, of what lies there."""
     cgroups: str = ""

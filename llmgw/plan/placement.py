@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from llmgw.base.ids import NodeName
 from llmgw.catalog.catalog import Catalog
 from llmgw.engines.adapter import ENGINES
-from llmgw.engines.shard import ShardSpec
+from llmgw.engines.shard import LOOPBACK, ShardSpec
 from llmgw.fleet.report import Report
 from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Unreachable
 from llmgw.plan.replicas import Replica
@@ -19,8 +19,6 @@ from llmgw.spec.common import size_text
 from llmgw.spec.model import Model
 from llmgw.spec.node import Node
 from llmgw.spec.profile import Profile
-
-LOOPBACK = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from llmgw.base.ids import ShardId
+from llmgw.engines.shard import LOOPBACK
 from llmgw.fleet.table import Address, TcpAddress
 from llmgw.spec.cluster import SshDefaults
 from llmgw.spec.node import Node
-
-LOOPBACK = "127.0.0.1"
 
 
 class LinkBroken(Exception):
@@ -44,7 +43,7 @@ class Target:
 class Channel(Protocol):
     """One connection to one agent. One reader at a time; what several tasks send is sent whole and in turn.
 
-    After LinkBroken it is of no further use, but for `surviving` and `stirred`.
+    After LinkBroken it is of no further use, but for `surviving`, `trouble` and `stirred`.
     """
 
     async def send(self, data: bytes) -> None:
@@ -64,6 +63,11 @@ class Channel(Protocol):
 
     def surviving(self) -> dict[ShardId, Address]:
         """Return what `routes` set up and what is usable now without this connection, also after its end."""
+        ...
+
+    @property
+    def trouble(self) -> str:
+        """Why a way that was asked for is not there; empty if all are, or are about to be."""
         ...
 
     async def stirred(self) -> None:

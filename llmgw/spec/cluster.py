@@ -2,10 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, model_validator
 
 from llmgw.spec.common import (
     API_VERSION,
+    ONE_KEY,
     AbsolutePath,
     Count,
     Duration,
@@ -22,6 +23,7 @@ from llmgw.spec.common import (
     Text,
     impact,
     planned,
+    refuse_two_keys,
 )
 from llmgw.spec.router import Router
 
@@ -152,13 +154,22 @@ class GpuClass(SpecModel):
 class SshDefaults(SpecModel):
     """What holds for every node that is reached by SSH, unless the node says otherwise."""
 
+    model_config = ConfigDict(json_schema_extra=ONE_KEY)
+
     user: Text = Field("llmgw", description="User to log in as.", json_schema_extra=impact(Impact.LIVE))
     identity_file: AbsolutePath | None = Field(
         None,
-        description="Private key on the control plane's host; without it, the keys of the running ssh-agent.",
+        description="Private key on the control plane's host; without it and `identity`, those of the running ssh-agent.",
         json_schema_extra=impact(Impact.LIVE),
     )
-    identity: Secret | None = Field(None, description="Private key as a secret.", json_schema_extra=impact(Impact.LIVE))
+    identity: Secret | None = Field(
+        None, description="Private key as a secret; instead of `identity_file`.", json_schema_extra=impact(Impact.LIVE)
+    )
+
+    @model_validator(mode="after")
+    def _one_key(self) -> "SshDefaults":
+        refuse_two_keys(self.identity, self.identity_file)
+        return self
 
 
 class EngineMetrics(SpecModel):

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, StringConstraints, WithJsonSchema
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 API_VERSION = "llmgw/v1"
@@ -186,6 +187,18 @@ class Secret(SpecModel):
         description="Name of the secret: the environment variable `LLMGW_SECRET_NAME`, or a file in the secrets directory.",
         json_schema_extra={IMPACT_KEY: "restart"},
     )
+
+
+ONE_KEY: JsonDict = {"not": {"required": ["identity", "identity_file"]}}
+"""The rule of `refuse_two_keys`, as a JSON Schema has it."""
+
+
+def refuse_two_keys(identity: Secret | None, identity_file: str | None) -> None:
+    """Refuse two private keys in one object: which of them logs in would be a matter of guessing."""
+    if identity is not None and identity_file is not None:
+        raise PydanticCustomError(
+            "identity", "the private key is either `identity` (a secret) or `identity_file` (a path); keep one of them"
+        )
 
 
 Text = Annotated[str, StringConstraints(min_length=1)]

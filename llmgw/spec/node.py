@@ -7,6 +7,7 @@ from pydantic_core import PydanticCustomError
 
 from llmgw.spec.common import (
     API_VERSION,
+    ONE_KEY,
     AbsolutePath,
     Count,
     Impact,
@@ -20,6 +21,7 @@ from llmgw.spec.common import (
     Text,
     impact,
     planned,
+    refuse_two_keys,
 )
 
 HostKey = Annotated[
@@ -41,6 +43,8 @@ class Hop(SpecModel):
 class Ssh(SpecModel):
     """How to reach a node by SSH."""
 
+    model_config = ConfigDict(json_schema_extra=ONE_KEY)
+
     host: Text = Field(description="Host name or address.", json_schema_extra=impact(Impact.LIVE))
     port: Port = Field(22, description="TCP port of sshd.", json_schema_extra=impact(Impact.LIVE))
     user: Text | None = Field(
@@ -52,15 +56,22 @@ class Ssh(SpecModel):
     )
     identity_file: AbsolutePath | None = Field(
         None,
-        description="Private key on the control plane's host; default is the cluster's.",
+        description="Private key on the control plane's host; without it and `identity`, the key is the cluster's.",
         json_schema_extra=impact(Impact.LIVE),
     )
-    identity: Secret | None = Field(None, description="Private key as a secret.", json_schema_extra=impact(Impact.LIVE))
+    identity: Secret | None = Field(
+        None, description="Private key as a secret; instead of `identity_file`.", json_schema_extra=impact(Impact.LIVE)
+    )
     proxy_jump: list[Hop] = Field(
         default_factory=list,
         description="Machines to jump through, the first one nearest to the control plane.",
         json_schema_extra=impact(Impact.LIVE),
     )
+
+    @model_validator(mode="after")
+    def _one_key(self) -> "Ssh":
+        refuse_two_keys(self.identity, self.identity_file)
+        return self
 
 
 class Cordon(SpecModel):

@@ -162,5 +162,6 @@ def decode(payload: bytes) -> Message:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ProtocolError(f"unreadable message: {first['msg']} at {where or 'its start'}") from error
+        # without the cause, which repeats what it could not read: that may be a secret
+        raise ProtocolError(f"unreadable message: {first['msg']} at {where or 'its start'}") from None
     return message

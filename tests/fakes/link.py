@@ -121,6 +121,11 @@ class FakeChannel:
             return dict(self._routes)
         return {shard: address for shard, address in self._routes.items() if isinstance(address, TcpAddress)}
 
+    @property
+    def trouble(self) -> str:
+        """None: what is asked for is there."""
+        return ""
+
     async def stirred(self) -> None:
         """Never: a way goes with its connection only."""
         await asyncio.get_running_loop().create_future()

@@ -102,8 +102,12 @@ def test_a_tunnel_that_cannot_come_back_leaves_no_endpoint(lab: Lab, sshd: Sshd)
     os.kill(tunnels(lab)[0], signal.SIGKILL)
     lab.until(lambda: not lab.ready("m"), "the endpoint without a way to be withdrawn")
     assert lab.node()["state"] == "reporting"
+    assert lab.replicas("m")[0]["reason_code"] == "no_way"
+    down = "engines of node far cannot be reached: the tunnel is down: ssh ended with 255"
+    lab.until(lambda: any(down in alarm for alarm in lab.status()["control"]["alarms"]), "an alarm")
     sshd.process = sshd.start(sshd.host_key)
     lab.until(lambda: lab.ready("m"), "the way to be back")
+    assert lab.status()["control"]["alarms"] == []
 
 
 def test_a_frozen_peer_is_noticed_and_ended(lab: Lab, sshd: Sshd) -> None:

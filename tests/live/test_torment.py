@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import subprocess
@@ -18,10 +19,11 @@ import pytest
 from tests.fakes.clock import FakeClock
 from tests.live.agent_node import running_node
 from tests.live.lab import ENGINE, Lab, alive, fake_yaml, model_yaml
+from tests.live.test_broken import _switch
 from tests.live.test_skeleton import Stream
 from tests.live.witness import OtherAgent, Witness, answers, engines, kill, secrets_of, tagged
 
-SLOW = ("--chunks", "80", "--chunk-interval", "0.1")
+SLOW = ("--chunks", "60", "--chunk-interval", "0.1")
 DAY = 86400
 
 
@@ -93,9 +95,9 @@ def test_a_killed_agent_is_named_while_its_engines_serve(lab: Lab, witness: Witn
     before = lab.pids()
     stream = Stream(lab, "slow")
     kill(lab.agent)
-    lab.until(lambda: lab.node()["state"] == "unreachable", "the loss")
-    assert "agent" in lab.node()["why"]
-    assert lab.node()["why"] in lab.llmgw("status").stdout
+    lab.until(lambda: "no agent listens" in str(lab.node()["why"]), "the reason")
+    assert lab.node()["state"] == "unreachable"
+    assert "node local is unreachable: no agent listens" in lab.llmgw("status").stdout
     lab.start_agent()
     witness.check(m=1, slow=1)
     assert whole(stream)
@@ -132,7 +134,9 @@ def test_an_agent_killed_while_it_stops_an_engine_goes_on_with_the_stop(lab: Lab
     assert alive(doomed)
     lab.agent = lab.start_agent()
     lab.until(lambda: lab.node()["state"] == "reporting", "the agent")
-    assert replica(lab)["reason_code"] == "asked_to_end"
+    assert replica(lab)["reason_code"] == "asked_to_end", "the stop was begun again"
+    assert "killed if it has not ended after 10 s" in replica(lab)["reason"]
+    _switch(replica(lab)["port"], '{"exit_after": 0.5, "exit_code": 0}')  # saves those seconds
     witness.check(keep=1)
     assert not alive(doomed)
     assert lab.pids() == {"keep-1-0": kept}
@@ -162,6 +166,46 @@ def test_a_server_killed_in_the_middle_of_a_roll_out_goes_on_with_it(lab: Lab, w
     lab.until(done, "both to be new")
     assert most == 3, "two and one more"
     witness.check(m=2)
+
+
+def test_an_agent_whose_socket_was_removed_listens_again(lab: Lab, witness: Witness) -> None:
+    begin(lab, m=fake_yaml("m"))
+    before = lab.pids()
+    (lab.root / "a.sock").unlink()
+    lab.until((lab.root / "a.sock").is_socket, "another socket")
+    assert lab.node()["state"] == "reporting", "the connection that there was is kept"
+    kill(lab.server)
+    lab.server = lab.start_server()
+    witness.check(m=1)
+    assert lab.pids() == before
+    assert "the socket was removed" in lab.log("agent.log")
+
+
+def test_a_recorded_pid_that_a_stranger_has_now_is_left_alone(lab: Lab, witness: Witness) -> None:
+    begin(lab, m=fake_yaml("m"))
+    engine = lab.pids()["m-1-0"]
+    kill(lab.agent)
+    os.kill(engine, signal.SIGKILL)
+    record = lab.root / "ag/shards/m-1-0.s0.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "pid": witness.strangers[0].pid}))
+    lab.agent = lab.start_agent()
+    witness.check(m=1)
+    assert replica(lab)["last_end"]["code"] == "ended_unseen"
+    assert "belongs to another process now" in lab.log("agent.log")
+
+
+def test_an_agent_that_can_open_nothing_takes_nothing_for_gone(lab: Lab, witness: Witness) -> None:
+    begin(lab, m=fake_yaml("m"), n=model_yaml("n"))
+    before = lab.pids()
+    limit = resource.prlimit(lab.agent.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(lab.agent.pid, resource.RLIMIT_NOFILE, (3, limit[1]))
+    os.kill(before["m-1-0"], signal.SIGKILL)
+    lab.until(lambda: replica(lab).get("reason_code") == "cannot_kill", "what cannot be verified to be said")
+    assert answers(lab, "n")
+    assert lab.agent.poll() is None
+    resource.prlimit(lab.agent.pid, resource.RLIMIT_NOFILE, limit)
+    witness.check(m=1, n=1)
+    assert lab.pids()["n-1-0"] == before["n-1-0"]
 
 
 @pytest.mark.parametrize("watched", [True, False])
@@ -284,17 +328,18 @@ def test_a_clock_that_jumps_moves_nothing(lab: Lab, witness: Witness) -> None:
     clock = FakeClock(lab.root)
     lab.environment.update(clock.environment)
     begin(lab, m=model_yaml("m"), slow=fake_yaml("slow", *SLOW))
-    before, epoch = lab.pids(), lab.status()["control"]["epoch"]
+    epoch = lab.status()["control"]["epoch"]
     stream = Stream(lab, "slow")
     ages = [one["age"] for one in lab.status()["replicas"]]
     for jump in (DAY, -DAY, 400 * DAY):
         clock.jump(jump)
-        os.kill(before["m-1-0"], signal.SIGKILL)
-        lab.until(lambda: lab.pids()["m-1-0"] != before["m-1-0"] and lab.ready("m"), "a restart without a wait")
-        before = lab.pids()
+        engine = lab.pids()["m-1-0"]
+        os.kill(engine, signal.SIGKILL)
+        lab.until(lambda one=engine: lab.pids()["m-1-0"] != one and lab.ready("m"), "a restart without a wait")
         assert lab.node()["state"] == "reporting"
     assert all(one["age"] < ages[0] + 120 for one in lab.status()["replicas"])
     assert whole(stream)
+    before = lab.pids()
     kill(lab.agent)
     clock.jump(-400 * DAY)
     lab.agent = lab.start_agent()
@@ -345,10 +390,10 @@ def stat_mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [2])
 def test_a_storm_of_kills_ends_with_what_is_wanted(lab: Lab, witness: Witness, seed: int) -> None:
     rng = random.Random(seed)
-    begin(lab, m=fake_yaml("m", "--spawn-child", "--load-seconds", "0.5"), n=model_yaml("n"))
+    begin(lab, m=fake_yaml("m", "--spawn-child"), n=model_yaml("n"), o=fake_yaml("o"))
     did: list[str] = []
     until = time.monotonic() + 8
     while time.monotonic() < until:
@@ -361,8 +406,7 @@ def test_a_storm_of_kills_ends_with_what_is_wanted(lab: Lab, witness: Witness, s
         if what == "engine" and engines(lab):
             os.kill(rng.choice(engines(lab)), signal.SIGKILL)
         if what == "change":
-            load = rng.choice(["0.2", "0.4"])
-            lab.write("models/m.yaml", fake_yaml("m", "--spawn-child", "--load-seconds", load))
+            lab.write("models/o.yaml", fake_yaml("o", "--load-seconds", str(len(did) / 10)))
             lab.commit()
         time.sleep(rng.random() * 0.4)  # a moment that nothing marks
         if lab.agent.poll() is not None:
@@ -370,7 +414,4 @@ def test_a_storm_of_kills_ends_with_what_is_wanted(lab: Lab, witness: Witness, s
         if lab.server.poll() is not None:
             lab.server = lab.start_server()
     print(f"seed {seed}: {' '.join(did)}")
-    lab.until(lambda: lab.node()["state"] == "reporting", "reports")
-    lab.until(lambda: len(lab.pids()) == 2 and lab.ready("m") and lab.ready("n"), "both models")
-    witness.check_strangers()
-    assert sorted(lab.pids().values()) == engines(lab)
+    witness.check(m=1, n=1, o=1)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import openai
 
-from llmgw.agent.procfs import arguments_of, environment_of, processes, stat_of
 from llmgw.agent.process import MARK_AGENT, MARK_ATTEMPT, MARK_HASH, MARK_SHARD
+from llmgw.agent.procfs import arguments_of, environment_of, processes, stat_of
 from llmgw.fleet.report import Phase
 from tests.builders import order
 from tests.live.agent_node import Node, fake
@@ -74,9 +74,10 @@ class Witness:
         self.first = int(found.group(1))
         self._started = [self._bystander(self.first), self._impostor(self.first + 1)]
         lab.until(lambda: _listens(self.first) and _listens(self.first + 1), "the strangers to listen")
-        whats = ("a bystander in the port range", "an engine with another agent's mark")
+        bystander, impostor = (process.pid for process in self._started)
         self.strangers = [
-            *(Stranger.of(what, one.pid, self.first + n) for n, (what, one) in enumerate(zip(whats, self._started))),
+            Stranger.of("a bystander in the port range", bystander, self.first),
+            Stranger.of("an engine with another agent's mark", impostor, self.first + 1),
             other.engine,
         ]
 
@@ -90,7 +91,7 @@ class Witness:
         lab.until(lambda: len(lab.pids()) == sum(wanted.values()), "no other replica")
         lab.until(lambda: engines(lab) == sorted(lab.pids().values()), "just the engines that status names")
         assert len({one["port"] for one in lab.status()["replicas"]}) == sum(wanted.values())
-        assert marked(lab) == engines(lab), "nothing else bears this agent's mark"
+        assert marked(lab) == set(engines(lab)), "all that bears this agent's mark is of these"
         self.check_strangers()
         lab.until(lambda: lab.plan()[0] == 0, "a plan without changes")
 
@@ -129,14 +130,11 @@ def engines(lab: Lab) -> list[int]:
     )
 
 
-def marked(lab: Lab) -> list[int]:
-    """Return the processes with the mark of this lab's agent."""
+def marked(lab: Lab) -> set[int]:
+    """Return the sessions of all processes with the mark of this lab's agent."""
     own = (lab.root / "ag/id").read_text().strip()
-    return sorted(
-        stat.pid
-        for stat in processes()
-        if stat.state not in ("Z", "X") and environment_of(stat.pid).get(MARK_AGENT) == own
-    )
+    found = (stat for stat in processes() if stat.state not in ("Z", "X"))
+    return {stat.session for stat in found if environment_of(stat.pid).get(MARK_AGENT) == own}
 
 
 def tagged(tag: str) -> list[int]:

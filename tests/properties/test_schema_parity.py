@@ -108,7 +108,18 @@ def _node(value: dict[str, Any]) -> dict[str, Any]:
     return reached if "ssh" in reached else {**reached, "local": True}
 
 
-COHERENT = {"Weights": _weights, "Profile": _profile, "Model": _model, "Node": _node}
+def _one_key(value: dict[str, Any]) -> dict[str, Any]:
+    return {key: inner for key, inner in value.items() if key != "identity_file" or "identity" not in value}
+
+
+COHERENT = {
+    "Weights": _weights,
+    "Profile": _profile,
+    "Model": _model,
+    "Node": _node,
+    "Ssh": _one_key,
+    "SshDefaults": _one_key,
+}
 
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
@@ -123,6 +134,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 TIED = {"hf", "path", "url", "sha256", "replicas", "scale", "runtime", "image", "ssh", "local", "traffic", "address"}
+TIED |= {"identity", "identity_file"}
 """Keys that rules over several fields look at; spoiled more often than others."""
 SPOILERS = [7, -1, 0, 1.5, True, "", "x y", "30", "NO", [], {}, ["a"], {"a": 1}, "9" * 300, 10**9]
 
@@ -228,3 +240,9 @@ def test_every_combination_of_ways_to_a_node_agrees() -> None:
         for traffic in ({}, {"traffic": "tunnel"}, {"traffic": "direct"}):
             for rest in _subsets({"ssh": SSH, "address": "10.0.0.1"}):
                 _agree("Node", {**HEAD, "kind": "Node", **local, **traffic, **rest})
+
+
+def test_every_combination_of_keys_to_log_in_with_agrees() -> None:
+    for keys in _subsets({"identity": {"secret": "ID"}, "identity_file": "/id"}):
+        _agree("Node", {**HEAD, "kind": "Node", "ssh": {**SSH, **keys}})
+        _agree("Cluster", {**HEAD, "kind": "Cluster", "ssh": keys})

@@ -1,6 +1,8 @@
 """How a login is put together, what OpenSSH's client is told, and how many handshakes run at once."""
 
 import asyncio
+import itertools
+import random
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,13 @@ import pytest
 
 from llmgw.adapters import ssh_login
 from llmgw.adapters.secrets import Secrets
-from llmgw.adapters.ssh_client import configuration
+from llmgw.adapters.ssh_client import ClientTunnel, configuration
 from llmgw.adapters.ssh_link import SshWays
 from llmgw.adapters.ssh_login import KeyAgent, KeyFile, KeySecret, Login, Stop, log_in, login_of, private_key
-from llmgw.app.server import LONGEST_SOCKET_PATH, _tunnels_dir
-from llmgw.ports.links import LinkBroken
+from llmgw.agent.server import LONGEST_SOCKET_PATH
+from llmgw.app.server import _tunnels_dir
+from llmgw.base.ids import ShardId
+from llmgw.ports.links import LinkBroken, Target
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.spec.cluster import SshDefaults
 from llmgw.spec.common import Secret
@@ -163,7 +167,7 @@ async def test_a_host_key_that_is_none_is_said_and_ends_nothing_else() -> None:
     stop = Stop("127.0.0.1", server.sockets[0].getsockname()[1], "u", "ssh-ed25519 AAAA")
     source = Secrets({"LLMGW_SECRET_K": _made_key()}, None)
     async with asyncio.timeout(5):
-        with pytest.raises(LinkBroken, match="`host_key` of .* is not a public key"):
+        with pytest.raises(LinkBroken, match=r"`host_key` of .* is not a public key"):
             await log_in("n", Login((stop,), KeySecret("K")), source, asyncio.Semaphore(1))
     server.close()
 
@@ -192,6 +196,27 @@ async def _greet_nobody(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
     await reader.read()
     writer.close()
     await writer.wait_closed()
+
+
+async def test_a_client_that_babbles_is_ended_like_any_other_and_started_again(tmp_path: Path) -> None:
+    program = tmp_path / "ssh"
+    program.write_text("#!/bin/sh\nhead -c 300000 /dev/zero | tr '\\0' x >&2\necho >&2\necho the reason >&2\nexit 3\n")
+    program.chmod(0o700)
+    stirs: list[int] = []
+    tunnel = ClientTunnel(
+        str(program), tmp_path, "n", itertools.count(1), NO_SECRETS, random.Random(1), lambda: stirs.append(1)
+    )
+    away = Login((Stop("n.test", 22, "u", KEY),), KeyFile("/k"))
+    tunnel.want({ShardId("s"): Target(20000)}, away)
+    async with asyncio.timeout(10):
+        while len(stirs) < 3:  # noqa: ASYNC110 - another process does it
+            await asyncio.sleep(0.02)
+    assert tunnel.trouble == "the tunnel is down: ssh ended with 3: the reason"
+    assert tunnel.ways() == {}
+    tunnel.want({}, away)
+    assert tunnel.trouble == "", "nothing is wanted, so nothing is missing"
+    await tunnel.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["ssh"]
 
 
 async def _discard(wait: Any) -> None:

@@ -50,6 +50,15 @@ async def test_the_end_of_a_log_says_where_to_go_on(logs: Logs) -> None:
     assert (more.lines, more.start, more.next) == (("d",), 6, 8)
 
 
+async def test_a_name_that_leads_out_of_the_logs_has_none(logs: Logs, tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets/1.log").write_text("not a log\n")
+    for name in ("../secrets", "../logs/../secrets", str(tmp_path / "secrets")):
+        reply = await logs.reader.answer(LogRequest(7, ShardId(name), 0, 10))
+        assert (reply.lines, reply.attempts) == ((), ()), name
+        assert reply.error is not None
+
+
 async def test_a_line_that_is_not_whole_yet_waits_for_its_end_unless_its_attempt_has_ended(logs: Logs) -> None:
     logs.write("whole\nhal")
     assert (await logs.ask(offset=0)).lines == ("whole",)

@@ -34,8 +34,9 @@ def test_work_without_a_token_for_stall_after_ends_the_attempt_without_grace_and
     assert (brain.phase, brain.report.reason) == (Phase.STOPPING, reason)
     assert brain.report.last_end is not None
     assert brain.report.last_end.code == "stalled"
-    brain.is_gone()
+    brain.happens(Gone(KEY, 1, tail=("last words",)))
     assert (brain.phase, brain.report.failures, brain.report.reason) == (Phase.BACKOFF, 1, reason)
+    assert brain.report.last_end.tail == ("last words",)
     assert brain.passes(2.0) == [Start(SPEC, 2, "r1#1")]
 
 

@@ -63,6 +63,7 @@ NAME_RULE = "use up to 63 lower-case letters, digits, `.`, `_`, `-`, with a lett
 DURATION = "'start_timeout' expects a duration with a unit, as in 500ms, 30s, 5m or 1h"
 SIZE = "'memory' expects a size with a binary unit, as in 512MiB or 16GiB"
 BASE_60 = "numbers to base 60 are not read"
+TWO_KEYS = "the private key is either `identity` (a secret) or `identity_file` (a path); keep one of them [identity]"
 REACH = "a node has either `local: true` or an `ssh:` block, exactly one of them [local]"
 
 WRONG = {
@@ -270,6 +271,10 @@ WRONG = {
     "path": (
         SSH + "  identity_file: ~/.ssh/id\n",
         ["7:18 '~/.ssh/id' is not an absolute path; start it with `/` [wrong-value]"],
+    ),
+    "two keys of a node": (
+        SSH + "  identity_file: /id\n  identity: {secret: ID}\n",
+        [f"8:3 {TWO_KEYS}"],
     ),
     "host key": (
         SSH.replace("ssh-ed", "box ssh-ed"),

@@ -95,6 +95,18 @@ def test_what_is_inherited_without_being_written_is_a_default() -> None:
     assert lines(MODEL, cluster=router)["policy: fair"] == "cluster.yaml:6"
 
 
+def test_the_key_that_logs_in_is_shown_and_no_other() -> None:
+    by_secret = CLUSTER + "  identity: {secret: ID}\n"
+    assert lines(NODE, cluster=by_secret)["secret: ID"] == "cluster.yaml:6"
+    own_file = NODE.replace("  host_key", "  identity_file: /mine\n  host_key")
+    assert "secret: ID" not in lines(own_file, cluster=by_secret)
+    assert lines(own_file, cluster=by_secret)["identity_file: /mine"] == "x.yaml:6"
+    by_file = CLUSTER + "  identity_file: /id\n"
+    assert lines(NODE, cluster=by_file)["identity_file: /id"] == "cluster.yaml:6"
+    own_secret = NODE.replace("  host_key", "  identity: {secret: MINE}\n  host_key")
+    assert "identity_file: /id" not in lines(own_secret, cluster=by_file)
+
+
 def test_items_texts_and_aliases() -> None:
     found = lines(MODEL)
     assert found["- --ctx-size"] == "x.yaml:14", "the second profile says it through the alias"

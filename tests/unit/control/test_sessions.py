@@ -335,6 +335,7 @@ class Wayward:
         self.ways: dict[ShardId, Address] = {}
         self.news = asyncio.Event()
         self.targets: Mapping[ShardId, Target] = {}
+        self.trouble = ""
 
     async def send(self, data: bytes) -> None:
         await self.inner.send(data)
@@ -403,6 +404,10 @@ def test_a_way_that_comes_and_goes_is_known_without_a_report_and_after_the_conne
         network.bring_back(N)
         await asyncio.sleep(20)
         assert isinstance(scene.book.views[N], Reporting)
+        assert scene.sessions.alarms == ()
+        network.channels[-1].trouble = "ssh ended with 255"
+        assert scene.sessions.alarms == ("engines of node n cannot be reached: ssh ended with 255",)
+        network.channels[-1].trouble = ""
         network.channels[0].change(s=UnixAddress("/t/old"))
         await asyncio.sleep(1)
         assert routes_of(scene.book.views[N]) == {}, "the old channel is not asked any more"

@@ -1,6 +1,7 @@
 """Messages there and back, the greeting, and who may say what to whom."""
 
 import json
+import traceback
 
 import pytest
 
@@ -52,6 +53,15 @@ MESSAGES: list[Message] = [
     Table(EndpointTable(3, (RoutedModel(SPEC.model, ("x",), 2, 10),), ENDPOINTS)),
     WorkerUsage(3, (EndpointUsage(ReplicaId("m-1-0"), 2, None), EndpointUsage(ReplicaId("m-1-1"), 0, 1.5)), 9),
 ]
+
+
+def test_a_message_that_cannot_be_read_shows_no_secret_in_any_traceback() -> None:
+    spoiled = json.loads(encode(Order(order("a"), {"T": "hunter-two"})))
+    spoiled["secrets"]["T"] = ["hunter-two"]
+    with pytest.raises(ProtocolError) as refusal:
+        decode(json.dumps(spoiled).encode())
+    assert "order.secrets.T" in str(refusal.value)
+    assert "hunter" not in "".join(traceback.format_exception(refusal.value))
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.type)
