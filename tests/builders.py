@@ -29,7 +29,7 @@ from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.compile import Accepted, Compiler
 from llmgw.catalog.source import SourceTree
 from llmgw.engines.adapter import ENGINES
-from llmgw.engines.placed import Placed
+from llmgw.engines.placed import Placed, Seat
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.order import NodeOrder, ShardOrder
 from llmgw.fleet.report import SERVING, Facts, Phase, Reason, Report, ShardReport
@@ -122,7 +122,9 @@ def spec_of(wanted: Catalog, name: str, number: int = 0, port: int = 20000) -> S
     hashed = wanted.hash_of(found, profile)
     definition = wanted.engine(profile.engine)
     replica = replica_id(ModelName(name), FIRST, number)
-    return ENGINES[profile.engine].shards(Placed(replica, found, profile, definition, hashed, port, Backoff()))[0]
+    return ENGINES[profile.engine].shards(
+        Placed(replica, found, profile, definition, hashed, (Seat(NodeName("a"), port),), Backoff())
+    )[0]
 
 
 def order(name: str, *shards: ShardSpec | ShardOrder, epoch: int = 1, generation: int = 1) -> NodeOrder:

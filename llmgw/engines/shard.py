@@ -94,3 +94,5 @@ class ShardSpec:
     stall_after: float = 300.0
     """Seconds with requests in flight and no token after which the engine counts as stalled."""
     metrics: MetricNames | None = None
+    shards: int = 1
+    """How many shards the replica has."""
