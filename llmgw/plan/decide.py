@@ -79,20 +79,35 @@ def result(work: Work) -> Plan:
         gave_up=work.gave_up,
         good={name: model for name, model in work.good.items() if name in work.catalog.models},
         preempted=work.preempted,
+        catalog=work.catalog if _as_written(work) else None,
     )
 
 
 def _orders(work: Work) -> dict[NodeName, NodeOrder]:
+    snapshot = work.snapshot
+    # what was ordered by the same catalog, and was not touched in this round, is ordered again as it is
+    fresh = snapshot.previous.catalog is snapshot.catalog and _as_written(work)
+    same = {name for name in snapshot.previous.orders if fresh and name not in work.changed}
     shards: dict[NodeName, list[ShardOrder]] = {}
     for one in work.replicas.values():
-        if not one.leaving:
+        if not one.leaving and not same.issuperset(one.nodes):
             for part, spec in zip(one.parts, work.refreshed(one), strict=True):
                 shards.setdefault(part.node, []).append(ShardOrder(spec, one.draining))
-    return {
-        name: _order(work, name, tuple(sorted(shards.get(name, ()), key=lambda one: one.spec.shard)))
-        for name in sorted(work.snapshot.nodes)
-        if work.may_command(name)
-    }
+    orders = {}
+    for name in sorted(snapshot.nodes):
+        if work.may_command(name):
+            wanted = (
+                snapshot.previous.orders[name].shards
+                if name in same
+                else tuple(sorted(shards.get(name, ()), key=lambda one: one.spec.shard))
+            )
+            orders[name] = _order(work, name, wanted)
+    return orders
+
+
+def _as_written(work: Work) -> bool:
+    """Whether no model was reverted."""
+    return all(work.models[name] is model for name, model in work.catalog.models.items())
 
 
 def _order(work: Work, name: NodeName, shards: tuple[ShardOrder, ...]) -> NodeOrder:

@@ -6,6 +6,7 @@ from llmgw.base.time import age
 from llmgw.engines.placed import Seat
 from llmgw.fleet.report import Phase
 from llmgw.fleet.usage import Active, Idle, Unknown, is_quiet
+from llmgw.fleet.view import report_of
 from llmgw.plan.replicas import Part, Replica
 from llmgw.plan.result import Verb
 from llmgw.plan.work import Work
@@ -53,11 +54,10 @@ def _port_is_taken(work: Work, part: Part) -> bool:
     reason = part.report.reason if part.report else None
     if part.phase is not Phase.WAITING or reason is None or reason.code != "port_taken":
         return False
-    machine = work.ledger.machines.get(part.node)
-    if machine is None or machine.report is None:
-        return False
+    view = work.snapshot.nodes.get(part.node)
+    report = report_of(view) if view is not None and part.node in work.catalog.nodes else None
     block = range(part.spec.port, part.spec.port + part.spec.ports)
-    return any(port in machine.report.facts.foreign_ports for port in block)
+    return report is not None and any(port in report.facts.foreign_ports for port in block)
 
 
 def _move(work: Work, one: Replica, part: Part) -> None:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from llmgw.base.cause import Cause
 from llmgw.base.ids import ModelName, NodeName, ReplicaId, Revision
 from llmgw.base.time import Instant
+from llmgw.catalog.catalog import Catalog
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.table import EndpointTable
 from llmgw.plan.snapshot import Decided, GaveUp, Rollout
@@ -66,8 +67,12 @@ class Plan:
     gave_up: Mapping[ModelName, tuple[GaveUp, ...]] = field(default_factory=dict)
     good: Mapping[ModelName, Model] = field(default_factory=dict)
     preempted: Mapping[ReplicaId, ModelName] = field(default_factory=dict)
+    catalog: Catalog | None = None
+    """What the orders were written by."""
 
     @property
     def decided(self) -> Decided:
         """What the next snapshot has as `previous`, once this plan is carried out."""
-        return Decided(self.orders, self.table, self.draining, self.rollouts, self.gave_up, self.good, self.preempted)
+        return Decided(
+            self.orders, self.table, self.draining, self.rollouts, self.gave_up, self.good, self.preempted, self.catalog
+        )

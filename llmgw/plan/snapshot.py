@@ -74,6 +74,8 @@ class Decided:
     """The newest spec of each model that all of its replicas served by: what `auto_revert` goes back to."""
     preempted: Mapping[ReplicaId, ModelName] = field(default_factory=dict)
     """Replicas that were told to give way, and to which model."""
+    catalog: Catalog | None = None
+    """What the orders were written by; where it is still the same one, they are still as it would write them."""
 
     @staticmethod
     def nothing(epoch: Epoch) -> "Decided":

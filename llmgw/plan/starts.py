@@ -128,7 +128,8 @@ def _try(work: Work, demands: list[Demand]) -> Seated:
         if found is None:
             hopeless.add(name)
             continue
-        one = _new(work, demand.model, found)
+        number = free_number(name, work.snapshot.epoch, work.ids_of(name))
+        one = new_replica(work, demand.model, found, replica_id(name, work.snapshot.epoch, number))
         work.put(one)
         seated[name, demand.number] = one
     return seated
@@ -139,15 +140,14 @@ def _undo(work: Work, seated: Seated) -> None:
         work.forget(one)
 
 
-def _new(work: Work, model: Model, found: Place) -> Replica:
-    name = ModelName(model.name)
-    number = free_number(name, work.snapshot.epoch, work.ids_of(name))
-    specs = work.spec(model, found.profile, replica_id(name, work.snapshot.epoch, number), found.seats)
+def new_replica(work: Work, model: Model, found: Place, replica: ReplicaId) -> Replica:
+    """Return a replica as it would be at a place."""
+    specs = work.spec(model, found.profile, replica, found.seats)
     parts = tuple(
         Part(seat.node, spec, None, None, node_answers=True, heard=work.now)
         for seat, spec in zip(found.seats, specs, strict=True)
     )
-    return Replica(ReplicaId(specs[0].replica), name, parts, draining=False, leaving=False)
+    return Replica(replica, ModelName(model.name), parts, draining=False, leaving=False)
 
 
 def banned(work: Work, model: Model, profile: Profile) -> Banned:

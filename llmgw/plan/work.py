@@ -54,35 +54,57 @@ class Work:
         self.preempted = {name: by for name, by in snapshot.previous.preempted.items() if name in self.draining}
         self.crowded: set[ModelName] = set()
         """Models that could start no replica because others of theirs are in the way."""
+        self.changed: set[NodeName] = set()
+        """Nodes of which an order may differ from the one before."""
         self._hashes: dict[tuple[int, str], RestartHash] = {}
+        self._must_go: dict[ReplicaId, str] = {}
+        self._of: dict[ModelName, list[Replica]] = {}
+        self._made: Ledger | None = None
         self._by_model: dict[ModelName, set[ReplicaId]] = {}
         for one in self.replicas.values():
             self._by_model.setdefault(one.model, set()).add(one.id)
         self._targets = {act.target: act for act in self.acts if act.kind in ("drain", "restart")}
         self._cards = self._bad_cards()
-        self.ledger = self._ledger()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is free; made when it is first asked for, since a round that starts nothing does not need it."""
+        if self._made is None:
+            self._made = self._ledger()
+        return self._made
 
     # the replicas
 
     def of(self, model: ModelName) -> list[Replica]:
         """Return a model's replicas, by epoch and number, without those that no order wants any more."""
-        found = (self.replicas[name] for name in self._by_model.get(model, ()))
-        return sorted((one for one in found if not one.leaving), key=by_id)
+        known = self._of.get(model)
+        if known is None:
+            found = (self.replicas[name] for name in self._by_model.get(model, ()))
+            known = self._of[model] = sorted((one for one in found if not one.leaving), key=by_id)
+        return known
+
+    def _touch(self, one: Replica) -> None:
+        self._of.pop(one.model, None)
+        self.changed.update(one.nodes)
 
     def put(self, one: Replica) -> None:
         """Add a replica, or replace it by what it becomes."""
+        ledger = self.ledger
         before = self.replicas.get(one.id)
         self.replicas[one.id] = one
         self._by_model.setdefault(one.model, set()).add(one.id)
+        self._touch(one)
         for part in before.parts if before is not None else ():
-            self.ledger.release(part.node, part.spec)
+            ledger.release(part.node, part.spec)
         for part in one.parts:
-            self.ledger.claim(part.node, part.spec)
+            ledger.claim(part.node, part.spec)
 
     def forget(self, one: Replica) -> None:
         """Take back a replica that was put in this round."""
         del self.replicas[one.id]
         self._by_model[one.model].discard(one.id)
+        self._must_go.pop(one.id, None)
+        self._touch(one)
         self.set_free([one])
 
     def ids_of(self, model: ModelName) -> set[ReplicaId]:
@@ -110,6 +132,7 @@ class Work:
         """Let a replica drain, or not; what it claims stays as it is."""
         changed = replace(one, draining=draining)
         self.replicas[one.id] = changed
+        self._touch(one)
         return changed
 
     def drain(self, one: Replica, why: str) -> None:
@@ -126,6 +149,7 @@ class Work:
         """Leave a replica out of the orders. What it claims is not free before it is gone."""
         del self.replicas[one.id]
         self._by_model[one.model].discard(one.id)
+        self._touch(one)
         self.stopped.append(one)
         self.draining.pop(one.id, None)
         self.act(Verb.STOP, one, why)
@@ -156,6 +180,12 @@ class Work:
 
     def must_go(self, one: Replica) -> str:
         """Say why a replica may not stay where it is, or as it is; empty if it may."""
+        known = self._must_go.get(one.id)
+        if known is None:
+            known = self._must_go[one.id] = self._why_it_must_go(one)
+        return known
+
+    def _why_it_must_go(self, one: Replica) -> str:
         for part in one.parts:
             why = self._leaves_node(part)
             if why:
@@ -239,7 +269,7 @@ class Work:
                 closed[name] = f"cordoned ({cordoned})"
         cards = {act.target.removeprefix("gpu/"): act.reason for act in self.acts if act.target.startswith("gpu/")}
         ledger = Ledger(self.catalog, self.snapshot.nodes, closed, cards)
-        for one in self.replicas.values():
+        for one in [*self.replicas.values(), *self.stopped]:
             for part in one.parts:
                 ledger.claim(part.node, part.spec)
         ledger.open()
