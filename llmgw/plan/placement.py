@@ -205,16 +205,20 @@ def _gang(profile: Profile, ledger: Ledger, banned: Banned) -> list[Machine]:
 
 def _refuses(profile: Profile, machine: Machine) -> str:
     """Return why a node takes no replica by this profile, whatever it has free; empty if it does."""
-    node = machine.node
     if machine.closed:
         return machine.closed
+    if profile.nodes > 1 and machine.node.fabric is None:
+        return "is on no fabric, which a replica over several nodes needs"
+    return why_not_here(profile, machine.node)
+
+
+def why_not_here(profile: Profile, node: Node) -> str:
+    """Return what of a node's own description the profile does not accept; empty if all of it."""
     if profile.pool is not None and profile.pool != node.pool:
         return f"is in pool {node.pool}, not {profile.pool}"
     for label, value in profile.labels.items():
         if node.labels.get(label) != value:
             return f"label {label} is {node.labels.get(label, 'not set')}, not {value}"
-    if profile.nodes > 1 and node.fabric is None:
-        return "is on no fabric, which a replica over several nodes needs"
     return ""
 
 

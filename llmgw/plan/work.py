@@ -17,7 +17,7 @@ from llmgw.fleet.report import Phase
 from llmgw.fleet.view import Reporting, report_of
 from llmgw.plan.capacity import Ledger
 from llmgw.plan.losses import losses
-from llmgw.plan.placement import Place, listens_on, reached_at
+from llmgw.plan.placement import Place, listens_on, reached_at, why_not_here
 from llmgw.plan.replicas import Part, Replica, by_id, existing
 from llmgw.plan.result import Action, Hold, Verb
 from llmgw.plan.snapshot import Act, GaveUp, Rollout, Snapshot
@@ -190,6 +190,12 @@ class Work:
             why = self._leaves_node(part)
             if why:
                 return why
+        found = self.profile_of(one)
+        if found is not None:
+            for part in one.parts:
+                why = why_not_here(found[1], self.catalog.nodes[part.node])
+                if why:
+                    return f"node {part.node} {why}"
         if not one.whole and one.node_answers:
             return f"{one.spec.shards - len(one.parts)} of its {one.spec.shards} shards are gone"
         asked = self._targets.get(f"replica/{one.id}")
