@@ -31,10 +31,12 @@ from llmgw.app.worker import listening_socket
 from llmgw.base.ids import OwnerId
 from llmgw.catalog.compile import Accepted, Compiler
 from llmgw.catalog.source import SourceTree
+from llmgw.control.acts import Acts
 from llmgw.control.admin import AdminApi
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs, CatalogState, compile_in_thread
 from llmgw.control.leadership import Leadership
+from llmgw.control.operator import OperatorApi
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.sessions import Sessions
 from llmgw.control.status import Control, status
@@ -126,6 +128,7 @@ class _Server:
             changed=self._wake,
             survivors=lambda: _left_workers(settings),
         )
+        self._acts = Acts(self._store, self._store, self._clock)
         self._reconciler = Reconciler(
             self._catalogs,
             self._book,
@@ -133,6 +136,7 @@ class _Server:
             self._leadership,
             self._workers,
             self._workers,
+            self._acts,
             self._store,
             self._clock,
         )
@@ -143,6 +147,14 @@ class _Server:
             exposition(self._status),
             self._sessions.logs,
             compile_in_thread,
+            OperatorApi(
+                self._acts,
+                self._store,
+                self._clock,
+                self._reconciler.snapshot,
+                self._leadership.why_not,
+                self._wake,
+            ),
         )
         self._tasks = Supervisor("server")
 
@@ -162,6 +174,7 @@ class _Server:
             self._tasks.loop("catalogs", self._catalogs.run())
             self._tasks.loop("last tree", self._keep_last_tree())
             self._tasks.loop("nodes", self._keep_nodes())
+            self._tasks.loop("acts", self._acts.run())
             self._tasks.loop("leadership", self._leadership.run())
             self._tasks.loop("reconcile", self._reconciler.run())
             self._reconciler.wake()
@@ -197,6 +210,7 @@ class _Server:
     async def _open_store(self) -> None:
         try:
             await self._store.open(alone=self._settings.store is None)  # its directory is locked by this process
+            await self._acts.load()
         except StoreUnavailable as error:
             raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
 

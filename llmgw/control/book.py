@@ -59,4 +59,5 @@ def _essence(report: Report) -> object:
         (one.spec, one.phase, one.attempt, one.pid, one.reason, one.draining, one.degraded, one.failures)
         for one in report.shards
     ]
-    return (report.boot, report.epoch, report.generation, report.refused, report.facts, shards)
+    cards = [(gpu.uuid, gpu.index, gpu.unhealthy, gpu.users, gpu.links, gpu.numa) for gpu in report.gpus]
+    return (report.boot, report.epoch, report.generation, report.refused, report.facts, shards, cards)

@@ -18,10 +18,10 @@ from typing import assert_never
 
 from llmgw.base.ids import ModelName, NodeName
 from llmgw.catalog.catalog import Catalog
+from llmgw.engines.adapter import Engine
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.report import Gpu, Report
 from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Unreachable
-from llmgw.spec.common import size_text
 from llmgw.spec.node import Node
 
 FOREIGN = 512 << 20
@@ -92,7 +92,7 @@ class Machine:
         notes = [f"{claimed} in use"] if claimed else []
         notes += [f"{n} {why}" for why, n in sorted(whys.items())]
         said = f"{self.free_of(gpu_class)} of {total} {gpu_class} free, needs {count}"
-        return "; ".join([said, *notes])
+        return f"{said}; {', '.join(notes)}" if notes else said
 
 
 class Ledger:
@@ -104,9 +104,10 @@ class Ledger:
         nodes: Mapping[NodeName, NodeView],
         closed: Mapping[NodeName, str],
         cards: Mapping[str, str],
+        engines: Mapping[str, Engine],
     ) -> None:
         """`closed` says which nodes get nothing new and why, `cards` the same of cards by UUID."""
-        self._catalog = catalog
+        self.engines = engines
         self._classes = {one.name: tuple(one.match) for one in catalog.cluster.gpu_classes}
         self._known: dict[str, str] = {}
         self._by_free: dict[str, dict[int, list[NodeName]]] = {}
@@ -265,7 +266,7 @@ def _unusable(gpu: Gpu, cordoned: str) -> Busy | None:
     held = sum(user.memory or 0 for user in strangers)
     if strangers and (held > FOREIGN or any(user.memory is None for user in strangers)):
         who = max(strangers, key=lambda user: (user.memory or 0, user.pid))
-        return Busy("foreign", f"held by pid {who.pid} ({who.command}, {size_text(max(held, 1) >> 20 << 20 or 1)})")
+        return Busy("foreign", f"held by pid {who.pid} ({who.command})")
     return None
 
 

@@ -11,20 +11,25 @@ from llmgw.fleet.order import ShardOrder
 from llmgw.fleet.report import SERVING, Phase, ShardReport
 from llmgw.fleet.table import Endpoint
 from llmgw.fleet.usage import Idle, is_quiet
-from llmgw.fleet.view import NeverSeen, Unreachable, report_of
+from llmgw.fleet.view import NeverSeen, Reporting, Unreachable, report_of
 from llmgw.plan.result import Plan
 from llmgw.plan.snapshot import Snapshot
+
+MUCH = 512 << 20
+"""Bytes that strangers may hold of a card that is given to a shard."""
 
 
 def check(plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
     """Return every rule that the plan breaks, in words; none if it may be carried out."""
     return (
         *_claims(plan, snapshot),
-        *_gangs(plan),
+        *_cards(plan, snapshot),
+        *_gangs(plan, snapshot),
         *_counts(plan, snapshot),
         *_ignorance(plan, snapshot),
         *_stops(plan, snapshot),
         *_last_serving(plan, snapshot),
+        *_too_early(plan, snapshot),
         *_preemptions(plan, snapshot),
         *_table(plan, snapshot),
         *_generations(plan, snapshot),
@@ -47,8 +52,36 @@ def _claims(plan: Plan, snapshot: Snapshot) -> list[str]:
     return broken
 
 
-def _gangs(plan: Plan) -> list[str]:
-    """Rule 1: all shards of a replica are ordered, each on a node of its own, or none; what drains may be found in part."""
+def _cards(plan: Plan, snapshot: Snapshot) -> list[str]:
+    """Rule 1: what is started gets only cards that are well and nobody else's, on nodes that may have something new."""
+    asked = {act.target for act in snapshot.acts if act.until is None or snapshot.now < act.until}
+    broken = []
+    for node, order in plan.orders.items():
+        if node not in snapshot.nodes:
+            continue
+        report = report_of(snapshot.nodes[node])
+        held = _held(snapshot, node)
+        cards = {gpu.uuid: gpu for gpu in report.gpus} if report else {}
+        for one in order.shards:
+            shard = one.spec.shard
+            if shard in held or (report is not None and report.shard(shard) is not None):
+                continue
+            if f"node/{node}" in asked:
+                broken.append(f"{shard} is started on node {node}, which is cordoned")
+            for uuid in one.spec.gpus:
+                card = cards.get(uuid)
+                if f"gpu/{uuid}" in asked:
+                    broken.append(f"{shard} is started on card {uuid}, which is cordoned")
+                if card is not None and card.unhealthy:
+                    broken.append(f"card {uuid} is given to {shard}, and is unhealthy")
+                strangers = [user for user in card.users if user.shard is None] if card is not None else []
+                if sum(MUCH + 1 if user.memory is None else user.memory for user in strangers) > MUCH:
+                    broken.append(f"card {uuid} is given to {shard}, and is used by pid {strangers[0].pid}")
+    return broken
+
+
+def _gangs(plan: Plan, snapshot: Snapshot) -> list[str]:
+    """Rule 1: all shards of a replica are started, each on a node of its own, or none. What runs may be found in part."""
     parts: dict[ReplicaId, list[tuple[NodeName, ShardOrder]]] = {}
     for node, order in plan.orders.items():
         for one in order.shards:
@@ -58,7 +91,8 @@ def _gangs(plan: Plan) -> list[str]:
     for replica, found in parts.items():
         if len({node for node, _ in found}) < len(found):
             broken.append(f"two shards of {replica} are on one node")
-        if len(found) < found[0][1].spec.shards and not any(one.draining for _, one in found):
+        new = [node for node, one in found if node not in snapshot.nodes or one.spec.shard not in _held(snapshot, node)]
+        if new and len(found) < found[0][1].spec.shards:
             broken.append(f"{len(found)} of the {found[0][1].spec.shards} shards of {replica} are ordered")
     return broken
 
@@ -155,13 +189,14 @@ def _has_process(report: ShardReport) -> bool:
 def _last_serving(plan: Plan, snapshot: Snapshot) -> list[str]:
     """Rule 4: the last published replica of a wanted model stays, while it is ready and can be reached."""
     ordered = {one.spec.replica: one for order in plan.orders.values() for one in order.shards}
-    serving = {
+    ready = Counter(
         one.spec.replica
         for view in snapshot.nodes.values()
         if (report := report_of(view)) is not None
         for one in report.shards
         if one.phase in SERVING
-    }
+    )
+    serving = {name for name, count in ready.items() if name in ordered and count == ordered[name].spec.shards}
     broken = []
     for name, model in snapshot.catalog.models.items():
         before = [endpoint for endpoint in snapshot.previous.table.endpoints if endpoint.model == name]
@@ -173,16 +208,55 @@ def _last_serving(plan: Plan, snapshot: Snapshot) -> list[str]:
     return broken
 
 
+def _too_early(plan: Plan, snapshot: Snapshot) -> list[str]:
+    """Rule 4: what runs by an old spec is not given up for new ones none of which has been ready for long enough."""
+    ages = _ages(snapshot)
+    orders = [one for order in plan.orders.values() for one in order.shards if one.spec.rank == 0]
+    reports = [report for view in snapshot.nodes.values() if (report := report_of(view)) is not None]
+    down = {one.spec.replica for report in reports for one in report.shards if one.phase not in SERVING}
+    broken = []
+    for name, model in snapshot.catalog.models.items():
+        if not model.rollout.min_ready or not model.replicas or model.rollout.strategy == "recreate":
+            continue
+        wanted = {snapshot.catalog.hash_of(model, profile) for profile in model.profiles}
+        hashes = {one.spec.replica: one.spec.hash for one in orders if one.spec.model == name}
+        after = [one.id for one in plan.table.endpoints if one.model == name]
+        old = [
+            one.id
+            for one in snapshot.previous.table.endpoints
+            if one.model == name and one.id in plan.draining and one.id not in snapshot.previous.draining
+        ]
+        old = [one for one in old if one not in down and one not in plan.preempted and hashes.get(one) not in wanted]
+        enough = any(hashes.get(one) not in wanted or ages.get(one, 0.0) >= model.rollout.min_ready for one in after)
+        if old and after and not enough:
+            broken.append(f"{old[0]} would be drained, and {after[0]} has not been ready for its min_ready")
+    return broken
+
+
+def _ages(snapshot: Snapshot) -> dict[ReplicaId, float]:
+    """Return since how many seconds the head of each replica has been in its phase."""
+    found = {}
+    for view in snapshot.nodes.values():
+        report = report_of(view)
+        at = view.at if isinstance(view, Reporting) else view.since
+        for one in report.shards if report else ():
+            if one.spec.rank == 0:
+                found[one.spec.replica] = one.age + snapshot.now - at
+    return found
+
+
 def _preemptions(plan: Plan, snapshot: Snapshot) -> list[str]:
     """Only a replica of lower priority gives way, and one that is not known to be idle only where the model says so."""
     models = snapshot.catalog.models
+    ages = _ages(snapshot)
+    owners = {one.spec.replica: one.spec.model for order in plan.orders.values() for one in order.shards}
     broken = []
     for replica, by in plan.preempted.items():
-        if replica in snapshot.previous.preempted:
+        model = owners.get(replica)
+        if replica in snapshot.previous.preempted or model is None or model not in models or by not in models:
             continue
-        model = next((one.model for one in snapshot.previous.table.endpoints if one.id == replica), None)
-        if model is None or model not in models or by not in models:
-            continue
+        if ages.get(replica, 0.0) < models[model].min_life:
+            broken.append(f"{replica} would give way to {by} inside its minimum life")
         if models[model].priority >= models[by].priority:
             broken.append(f"{replica} would give way to {by}, which is not more important")
         elif not models[by].preempt and not isinstance(snapshot.usage.of(replica), Idle):

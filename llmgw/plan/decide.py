@@ -17,6 +17,7 @@ waits for.
 from llmgw.base.ids import Generation, NodeName
 from llmgw.fleet.order import NodeOrder, ShardOrder
 from llmgw.fleet.view import report_of
+from llmgw.plan.alarms import alarms_of
 from llmgw.plan.ends import finish_drains, move_ports, remove_unwanted, why_withdrawn
 from llmgw.plan.publish import table_of
 from llmgw.plan.result import Action, Plan, Verb
@@ -74,11 +75,12 @@ def result(work: Work) -> Plan:
         holds=tuple(work.holds.values()),
         settled=not work.unheard,
         cause=snapshot.cause,
-        alarms=(work.losses.alarm,) if work.losses.alarm else (),
+        alarms=alarms_of(work),
         rollouts=work.rollouts,
         gave_up=work.gave_up,
         good={name: model for name, model in work.good.items() if name in work.catalog.models},
         preempted=work.preempted,
+        braked=work.losses.held,
         catalog=work.catalog if _as_written(work) else None,
     )
 

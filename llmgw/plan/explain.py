@@ -16,8 +16,8 @@ from llmgw.plan.preemption import choose
 from llmgw.plan.replicas import Replica
 from llmgw.plan.result import Hold
 from llmgw.plan.rollout import counted, kinds
+from llmgw.plan.seating import banned, new_replica
 from llmgw.plan.snapshot import Rollout, Snapshot
-from llmgw.plan.starts import banned, new_replica
 from llmgw.plan.work import Work
 from llmgw.spec.model import Model
 from llmgw.spec.profile import Profile
@@ -92,7 +92,7 @@ def _moves(work: Work, model: Model) -> tuple[Move, ...]:
     """Return the fewest moves of replicas to other nodes after which one more of the model would fit on one node."""
     best: list[Move] | None = None
     for profile in profiles_of(model):
-        if not_yet(model, profile) or profile.nodes > 1:
+        if not_yet(model, profile, work.ledger.engines) or profile.nodes > 1:
             continue
         forbidden = banned(work, model, profile)
         gpu_class = profile.gpu.gpu_class if profile.gpu is not None else ""

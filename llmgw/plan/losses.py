@@ -1,7 +1,8 @@
 """Nodes that are lost, and the brake: many nodes that vanish together are our own network, and nothing is replaced.
 
 A node that does not answer is not empty, so at first nothing is done about it. After `lost_after` its replicas are
-replaced elsewhere; what it runs keeps its claims there, and when it comes back the better of the two stays.
+replaced elsewhere; what it runs keeps its claims there, and when it comes back the better of the two stays. Nodes for which
+the brake held have another `lost_after` once it holds no more, since a network heals node by node.
 """
 
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ class Losses:
     """Their replicas are replaced elsewhere."""
     braked: frozenset[NodeName]
     """They would be lost, were it not for the brake."""
+    held: Mapping[NodeName, Instant]
+    """When the brake held last for each of them."""
     alarm: str
     """What to tell people; empty if nothing."""
 
@@ -36,12 +39,15 @@ def losses(snapshot: Snapshot) -> Losses:
     }
     overdue = [name for name, since in sorted(away.items()) if snapshot.now - since >= control.lost_after]
     total = len(snapshot.catalog.nodes)
-    braked = {
-        name
+    held = {name: at for name, at in snapshot.previous.braked.items() if name in away}
+    held |= {
+        name: snapshot.now
         for name in overdue
         if (together := _together(away, away[name], control.lost_after)) >= control.brake.min_nodes
         and together >= control.brake.share * total
     }
+    # a network that heals brings its nodes back one by one, and the last of them is no more lost than the first was
+    braked = {name for name, at in held.items() if name in overdue and snapshot.now - at < control.lost_after}
     alarm = ""
     if braked:
         longest = max(snapshot.now - away[name] for name in braked)
@@ -49,7 +55,7 @@ def losses(snapshot: Snapshot) -> Losses:
             f"{len(braked)} of {total} nodes have not answered for up to {age(longest)} ({names(sorted(braked))}); so many at "
             "once are more likely our own network, so nothing of theirs is replaced (control.brake)"
         )
-    return Losses(frozenset(overdue) - braked, frozenset(braked), alarm)
+    return Losses(frozenset(overdue) - braked, frozenset(braked), {name: held[name] for name in sorted(braked)}, alarm)
 
 
 def _together(away: Mapping[NodeName, Instant], since: Instant, window: float) -> int:

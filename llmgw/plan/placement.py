@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from llmgw.base.ids import ModelName, NodeName
-from llmgw.engines.adapter import ENGINES
+from llmgw.engines.adapter import Engine
 from llmgw.engines.placed import LOOPBACK, Seat
 from llmgw.fleet.report import Gpu
 from llmgw.plan.capacity import Ledger, Machine, names
@@ -73,7 +73,7 @@ def profiles_of(model: Model) -> list[Profile]:
 def place(model: Model, ledger: Ledger, banned: Callable[[Profile], Banned]) -> Place | None:
     """Return the best place for one more replica of the model, or None if there is none now."""
     for profile in profiles_of(model):
-        if not not_yet(model, profile):
+        if not not_yet(model, profile, ledger.engines):
             found = _place(model, profile, ledger, banned(profile))
             if found is not None:
                 return found
@@ -90,7 +90,7 @@ def why_not(model: Model, ledger: Ledger, banned: Callable[[Profile], Banned]) -
     reasons: dict[NodeName, str] = {}
     cannot = []
     for profile in profiles_of(model):
-        missing = not_yet(model, profile)
+        missing = not_yet(model, profile, ledger.engines)
         if missing:
             cannot.append(missing)
             continue
@@ -102,9 +102,26 @@ def why_not(model: Model, ledger: Ledger, banned: Callable[[Profile], Banned]) -
     return NoPlace(reasons, tuple(cannot))
 
 
-def not_yet(model: Model, profile: Profile) -> str:
+def needs_of(model: Model, banned: Callable[[Profile], Banned]) -> tuple[object, ...]:
+    """Return what decides whether a node has room for a replica of the model, apart from the node: equal needs, equal room."""
+    return tuple(
+        (
+            one.engine,
+            one.nodes,
+            (one.gpu.gpu_class, one.gpu.count) if one.gpu is not None else None,
+            one.pool,
+            tuple(sorted(one.labels.items())),
+            (one.cpus, one.memory),
+            (one.runtime, model.weights.path is None),
+            tuple(sorted(banned(one).items())),
+        )
+        for one in profiles_of(model)
+    )
+
+
+def not_yet(model: Model, profile: Profile, engines: Mapping[str, Engine]) -> str:
     """Say what this version cannot do yet that the profile asks for; empty if it can do all of it."""
-    if profile.engine not in ENGINES:
+    if profile.engine not in engines:
         return f"profile {profile.name}: this version of llmgw cannot run {profile.engine} yet"
     if model.weights.path is None:
         return f"profile {profile.name}: this version of llmgw fetches no weights yet; give a `path` on the node"
@@ -141,7 +158,7 @@ def _place(model: Model, profile: Profile, ledger: Ledger, banned: Banned) -> Pl
 
 
 def _seat(profile: Profile, machine: Machine, ledger: Ledger) -> Seat:
-    port = machine.port(ledger.ports, ENGINES[profile.engine].ports)
+    port = machine.port(ledger.ports, ledger.engines[profile.engine].ports)
     assert port is not None, "a machine without a free port is no candidate"
     cards: tuple[str, ...] = ()
     if profile.gpu is not None:
@@ -157,7 +174,7 @@ def _candidates(profile: Profile, machines: Iterator[Machine], ledger: Ledger, b
 
 def _best_on_cards(model: Model, profile: Profile, need: GpuNeed, ledger: Ledger, banned: Banned) -> Machine | None:
     name, pack = ModelName(model.name), model.placement == "pack"
-    best: tuple[tuple[int, int, bool, int, NodeName], Machine] | None = None
+    best: tuple[tuple[int, int, bool], int, Machine] | None = None
     alike = 0
     for machine in _candidates(profile, ledger.with_free(need.gpu_class, need.count), ledger, banned):
         left = machine.free_of(need.gpu_class) - need.count
@@ -166,11 +183,13 @@ def _best_on_cards(model: Model, profile: Profile, need: GpuNeed, ledger: Ledger
             if left > best[0][1] or alike >= CONSIDERED:
                 break
             alike += 1
+        rank = (apart, left, not _has_weights(model, machine))
+        if best is not None and (rank > best[0] or (rank == best[0] and best[1] == 0)):
+            continue  # nodes with as many free cards come by name, so of two that are equally good the first stays
         quality = _linked(machine.free[need.gpu_class], need.count) if need.count > 1 else 0
-        rank = (apart, left, not _has_weights(model, machine), quality, machine.name)
-        if best is None or rank < best[0]:
-            best = (rank, machine)
-    return best[1] if best is not None else None
+        if best is None or (rank, quality) < best[:2]:
+            best = (rank, quality, machine)
+    return best[2] if best is not None else None
 
 
 def _best_on_cpu(model: Model, profile: Profile, ledger: Ledger, banned: Banned) -> Machine | None:
@@ -231,7 +250,7 @@ def _no_room(profile: Profile, machine: Machine, ledger: Ledger) -> str:
     if profile.memory is not None and profile.memory > machine.memory_free:
         free = size_text(max(0, machine.memory_free) >> 20 << 20)
         return f"{free} of memory free, needs {size_text(profile.memory)}"
-    count = ENGINES[profile.engine].ports
+    count = ledger.engines[profile.engine].ports
     if machine.port(ledger.ports, count) is None:
         first, last = ledger.ports
         return f"no {f'{count} free ports in a row' if count > 1 else 'free port'} in {first}-{last} (control.ports)"

@@ -28,22 +28,22 @@ class _Victims:
     cost: tuple[int, int, int, str]
 
 
-def preempt(work: Work, model: Model, banned: Callable[[Profile], Banned]) -> bool:
-    """Drain what gives way to one more replica of the model, and return whether there is room to come."""
+def preempt(work: Work, model: Model, banned: Callable[[Profile], Banned]) -> list[Replica]:
+    """Drain what gives way to one more replica of the model, and return it; empty if nothing may, or if it would not help."""
     victims = choose(work, model, banned)
-    if not victims:
-        return False
     for one in victims:
         usage = work.snapshot.usage.of(one.id)
         how = f"idle for {age(work.now - usage.since)}" if isinstance(usage, Idle) else "the model says preempt"
         priority = work.models[one.model].priority if one.model in work.models else 0
         work.drain(one, f"gives way to model/{model.name} (priority {model.priority} over {priority}; {how})")
         work.preempted[one.id] = ModelName(model.name)
-    return True
+    return victims
 
 
 def choose(work: Work, model: Model, banned: Callable[[Profile], Banned]) -> list[Replica]:
     """Return the fewest replicas whose end would make room, best first; none if nothing may give way or it would not do."""
+    if all(known.priority >= model.priority for known in work.models.values()):
+        return []
     may = [one for one in work.replicas.values() if _may_give_way(work, one, model)]
     if not may:
         return []
@@ -52,7 +52,7 @@ def choose(work: Work, model: Model, banned: Callable[[Profile], Banned]) -> lis
         for node in one.nodes:
             by_node.setdefault(node, []).append(one)
     for profile in profiles_of(model):
-        if not_yet(model, profile):
+        if not_yet(model, profile, work.ledger.engines):
             continue
         forbidden = banned(profile)
         options = [
@@ -81,7 +81,7 @@ def _may_give_way(work: Work, one: Replica, model: Model) -> bool:
 
 def _on(work: Work, profile: Profile, machine: Machine | None, there: list[Replica]) -> _Victims | None:
     """Return the best victims on one node, or None if even all of them would not make room."""
-    if machine is None:
+    if machine is None or not _could_do(profile, machine, there):
         return None
 
     def order(one: Replica) -> tuple[bool, int, int, str]:
@@ -110,15 +110,27 @@ def _on(work: Work, profile: Profile, machine: Machine | None, there: list[Repli
     return _Victims(machine.name, tuple(taken), (busy, len(taken), highest, machine.name))
 
 
+def _could_do(profile: Profile, machine: Machine, there: list[Replica]) -> bool:
+    """Whether a node has cards enough for a shard, if all of these were gone; a quick look before each is tried."""
+    if profile.gpu is None:
+        return True
+    theirs = sum(len(part.spec.gpus) for one in there for part in one.parts if part.node == machine.name)
+    return machine.free_of(profile.gpu.gpu_class) + theirs >= profile.gpu.count
+
+
 def _gang(work: Work, profile: Profile, options: list[_Victims], banned: Banned) -> list[Replica]:
     """Return victims so that as many nodes of one fabric as the replica spans have room."""
     found: dict[str, list[_Victims]] = {}
+    roomy = set()
     for name, machine in work.ledger.machines.items():
         if name not in banned and machine.node.fabric is not None and not room_for(profile, machine, work.ledger):
             found.setdefault(machine.node.fabric, []).append(_Victims(name, (), (0, 0, 0, name)))
+            roomy.add(name)
     for option in options:
         fabric = work.ledger.machines[option.node].node.fabric
-        if fabric is not None:
+        if (
+            fabric is not None and option.node not in roomy
+        ):  # a node is one place for one shard, with victims or without
             found.setdefault(fabric, []).append(option)
     best: tuple[tuple[int, int, int, str], list[Replica]] | None = None
     for fabric, nodes in sorted(found.items()):

@@ -172,6 +172,11 @@ def by_id(one: Replica) -> tuple[int, int]:
     return order_of(one.id)
 
 
+def model_of(replica: ReplicaId) -> ModelName:
+    """Return the model of a replica that is named as `replica_id` does."""
+    return ModelName(replica.rsplit("-", 2)[0])
+
+
 def free_number(model: ModelName, epoch: Epoch, taken: set[ReplicaId]) -> int:
     """Return the smallest N with which no existing replica of the model is named in this epoch."""
     return next(n for n in range(len(taken) + 1) if replica_id(model, epoch, n) not in taken)

@@ -67,6 +67,7 @@ class Plan:
     gave_up: Mapping[ModelName, tuple[GaveUp, ...]] = field(default_factory=dict)
     good: Mapping[ModelName, Model] = field(default_factory=dict)
     preempted: Mapping[ReplicaId, ModelName] = field(default_factory=dict)
+    braked: Mapping[NodeName, Instant] = field(default_factory=dict)
     catalog: Catalog | None = None
     """What the orders were written by."""
 
@@ -74,5 +75,13 @@ class Plan:
     def decided(self) -> Decided:
         """What the next snapshot has as `previous`, once this plan is carried out."""
         return Decided(
-            self.orders, self.table, self.draining, self.rollouts, self.gave_up, self.good, self.preempted, self.catalog
+            self.orders,
+            self.table,
+            self.draining,
+            self.rollouts,
+            self.gave_up,
+            self.good,
+            self.preempted,
+            self.braked,
+            self.catalog,
         )

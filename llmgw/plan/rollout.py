@@ -132,8 +132,9 @@ def retire(work: Work, model: Model) -> None:
 
 
 def _counts(work: Work, one: Replica, model: Model, current: list[Replica]) -> bool:
-    """Whether a replica is one that another may rely on; `min_ready` is asked of new ones only."""
-    return work.available(one, model) if one in current else one.serves and not one.draining
+    """Whether a replica is one that another may rely on; `min_ready` is asked of those that run by the new spec."""
+    new = one in current or one.spec.hash in work.wanted_hashes(model)
+    return work.available(one, model) if new else one.serves and not one.draining
 
 
 def _retire_surplus(work: Work, model: Model, current: list[Replica]) -> None:
@@ -155,9 +156,10 @@ def _is_hopeless(work: Work, one: Replica, model: Model, *, others_serve: bool) 
     """Whether an outdated replica that does not serve is of no more use.
 
     While nothing else serves, one that may come back (its engine crashed, its node does not answer) is kept: a new
-    revision may turn out not to start. It gives way to a replacement that could not start beside it.
+    revision may turn out not to start. It gives way to a replacement that could not start beside it. One that lacks a
+    shard does not come back.
     """
-    if others_serve or one.phase is Phase.FAILED or model.replicas == 0:
+    if others_serve or one.phase is Phase.FAILED or model.replicas == 0 or not one.whole:
         return True
     # one that runs behind a broken connection is not known to be gone, and its place would not become free
     return ModelName(model.name) in work.crowded and one.node_answers and not one.phase_serves
@@ -171,7 +173,7 @@ def make_room(work: Work, model: Model, fits: Callable[[], bool]) -> bool:
     if model.rollout.strategy == "surge":
         return False
     current, outdated = kinds(work, model)
-    serving = [one for one in current + outdated if one.serves]
+    serving = [one for one in current + outdated if _counts(work, one, model, current)]
     if len(serving) < 2 or len(serving) < model.replicas:
         return False
     for victim in [one for one in reversed(outdated) if one.serves]:

@@ -8,6 +8,7 @@ from llmgw.base.cause import Cause
 from llmgw.base.ids import Epoch, ModelName, NodeName, ReplicaId, RestartHash
 from llmgw.base.time import Instant
 from llmgw.catalog.catalog import Catalog
+from llmgw.engines.adapter import ENGINES, Engine
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.table import EMPTY_TABLE, EndpointTable
 from llmgw.fleet.usage import UsageView
@@ -73,7 +74,9 @@ class Decided:
     good: Mapping[ModelName, Model] = field(default_factory=dict)
     """The newest spec of each model that all of its replicas served by: what `auto_revert` goes back to."""
     preempted: Mapping[ReplicaId, ModelName] = field(default_factory=dict)
-    """Replicas that were told to give way, and to which model."""
+    """Replicas that were told to give way, and to which model; kept until that model has all that it wants."""
+    braked: Mapping[NodeName, Instant] = field(default_factory=dict)
+    """When the brake held last for each node that still does not answer."""
     catalog: Catalog | None = None
     """What the orders were written by; where it is still the same one, they are still as it would write them."""
 
@@ -99,6 +102,8 @@ class Snapshot:
     """Since when this control plane has been looking at its nodes."""
     now: Instant
     acts: tuple[Act, ...] = ()
+    engines: Mapping[str, Engine] = field(default_factory=lambda: ENGINES)
+    """The adapters there are, by the name that profiles use."""
 
     @property
     def cause(self) -> Cause:

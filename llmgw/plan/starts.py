@@ -2,64 +2,60 @@
 
 Every model gets its first replica before any gets its second; higher `priority` comes first, and a model that is being
 rolled over before others of its rank, since a place that a rollout has freed is the rollout's. What may start is first listed
-in that order, then seated: all of it with the largest first, which leaves the fewest holes; if that does not seat everything,
-rank by rank, so that what is left out is what matters least. Within one rank the way that seats more is taken.
+in that order, then seated (`seating`).
 
 What finds no seat waits for one that is being freed (and keeps it from the less important), makes room by preemption, or
 says why each node will not do.
 """
 
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from itertools import groupby
 
-from llmgw.base.ids import ModelName, ReplicaId, replica_id
+from llmgw.base.ids import ModelName
 from llmgw.fleet.report import Phase
-from llmgw.plan.placement import Banned, Place, place, why_not
+from llmgw.plan.placement import Place, needs_of, place, why_not
 from llmgw.plan.preemption import preempt
-from llmgw.plan.replicas import Part, Replica, free_number
+from llmgw.plan.replicas import Replica, model_of
 from llmgw.plan.result import Verb
-from llmgw.plan.rollout import TRIES, counted, kinds, make_room, progress
+from llmgw.plan.rollout import counted, kinds, make_room, progress
+from llmgw.plan.seating import Demand, Rank, Seated, banned, seat_all
 from llmgw.plan.work import Work
 from llmgw.spec.model import Model
-from llmgw.spec.profile import Profile
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """One replica that is to be started: the model's `number`-th."""
-
-    model: Model
-    number: int
-    rolling: bool
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        """What decides who comes first, the lower the earlier."""
-        return (self.number, -self.model.priority)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """How much it takes, by its first profile: (nodes, cards a node)."""
-        profile = min(self.model.profiles, key=lambda one: one.priority)
-        return (profile.nodes, profile.gpu.count if profile.gpu is not None else 0)
 
 
 def start_all(work: Work) -> None:
     """Start what is missing, as far as there is room and the rollouts allow."""
-    demands = sorted(
-        (demand for model in work.models.values() for demand in _demands(work, model)),
-        key=lambda one: (one.rank, not one.rolling, one.model.name),
-    )
-    seated = _seat_all(work, demands)
+    demands = [demand for model in work.models.values() for demand in _demands(work, model)]
+    demands = _behind_those_they_gave_way_to(work, demands)
+    demands.sort(key=lambda one: (one.rank, not one.rolling, one.name, one.number))
+    seated = seat_all(work, demands)
     for demand in demands:
-        name = ModelName(demand.model.name)
-        if (name, demand.number) not in seated:
-            _without_seat(work, demand)
+        if (demand.name, demand.number) not in seated:
+            _without_seat(work, demand, seated, demands)
     for demand in demands:
-        one = seated.get((ModelName(demand.model.name), demand.number))
+        one = seated.get((demand.name, demand.number))
         if one is not None:
+            work.preempted.pop(one.id, None)
             _say_started(work, demand, one)
+
+
+def _behind_those_they_gave_way_to(work: Work, demands: list[Demand]) -> list[Demand]:
+    """Return the demands so that what gave way is not started again in the hole that it left for another.
+
+    A replica that gave way to a model is remembered until that model wants nothing more.
+    """
+    last: dict[ModelName, Rank] = {}
+    for demand in demands:
+        last[demand.name] = max(demand.rank, last.get(demand.name, demand.rank))
+    here = set(work.replicas) | {one.id for one in work.stopped}
+    work.preempted = {victim: by for victim, by in work.preempted.items() if victim in here or by in last}
+    after: dict[ModelName, Rank] = {}
+    for victim, by in work.preempted.items():
+        if by in last:
+            number, priority, _ = last[by]
+            name = model_of(victim)
+            after[name] = max((number, priority, 1), after.get(name, (0, 0, 0)))
+    return [replace(one, after=after[one.name]) if one.name in after else one for one in demands]
 
 
 def _demands(work: Work, model: Model) -> list[Demand]:
@@ -75,7 +71,7 @@ def _demands(work: Work, model: Model) -> list[Demand]:
         work.hold(subject, "start", f"the first word of {names}, which may run it already")
         return []
     rollout = work.rollouts.get(name)
-    if rollout is not None and rollout.failed and outdated:
+    if rollout is not None and rollout.failed and outdated and model is work.catalog.models[name]:
         work.hold(subject, "roll over", f"another revision; this one failed: {rollout.failed}")
         return []
     surge = 0 if model.rollout.strategy == "recreate" and outdated else model.rollout.max_surge
@@ -86,78 +82,6 @@ def _demands(work: Work, model: Model) -> list[Demand]:
         work.crowded.add(name)
     rolling = bool(outdated) or any(one.draining for one in work.of(name))
     return [Demand(model, there + n + 1, rolling) for n in range(max(0, may))]
-
-
-Seated = dict[tuple[ModelName, int], Replica]
-
-
-def _seat_all(work: Work, demands: list[Demand]) -> Seated:
-    """Seat as many as fit, in the way that the module says."""
-    everything = _try(work, sorted(demands, key=_largest_first))
-    if len(everything) == len(demands):
-        return everything
-    _undo(work, everything)
-    seated: Seated = {}
-    for _, group in groupby(demands, key=lambda one: (one.rank, not one.rolling)):
-        rank = list(group)
-        largest = _try(work, sorted(rank, key=_largest_first))
-        if len(largest) < len(rank):
-            _undo(work, largest)
-            smallest = _try(work, sorted(rank, key=lambda one: (one.size, one.model.name)))
-            if len(smallest) < len(largest):
-                _undo(work, smallest)
-                smallest = _try(work, sorted(rank, key=_largest_first))
-            largest = smallest
-        seated |= largest
-    return seated
-
-
-def _largest_first(demand: Demand) -> tuple[int, int, tuple[int, int], str, int]:
-    nodes, cards = demand.size
-    return (-nodes, -cards, demand.rank, demand.model.name, demand.number)
-
-
-def _try(work: Work, demands: list[Demand]) -> Seated:
-    seated: Seated = {}
-    hopeless: set[ModelName] = set()
-    for demand in demands:
-        name = ModelName(demand.model.name)
-        if name in hopeless:
-            continue
-        found = place(demand.model, work.ledger, partial(banned, work, demand.model))
-        if found is None:
-            hopeless.add(name)
-            continue
-        number = free_number(name, work.snapshot.epoch, work.ids_of(name))
-        one = new_replica(work, demand.model, found, replica_id(name, work.snapshot.epoch, number))
-        work.put(one)
-        seated[name, demand.number] = one
-    return seated
-
-
-def _undo(work: Work, seated: Seated) -> None:
-    for one in seated.values():
-        work.forget(one)
-
-
-def new_replica(work: Work, model: Model, found: Place, replica: ReplicaId) -> Replica:
-    """Return a replica as it would be at a place."""
-    specs = work.spec(model, found.profile, replica, found.seats)
-    parts = tuple(
-        Part(seat.node, spec, None, None, node_answers=True, heard=work.now)
-        for seat, spec in zip(found.seats, specs, strict=True)
-    )
-    return Replica(replica, ModelName(model.name), parts, draining=False, leaving=False)
-
-
-def banned(work: Work, model: Model, profile: Profile) -> Banned:
-    """Return the nodes on which a replica by this profile gave up; all of them, once it gave up on several."""
-    wanted = work.hash_of(model, profile)
-    tried = [each for each in work.gave_up.get(ModelName(model.name), ()) if each.hash == wanted]
-    if len(tried) >= TRIES:
-        where = ", ".join(each.node for each in tried)
-        return dict.fromkeys(work.ledger.machines, f"not tried: it gave up on {where} ({tried[-1].why})")
-    return {each.node: f"it gave up there ({each.why})" for each in tried}
 
 
 def _say_started(work: Work, demand: Demand, one: Replica) -> None:
@@ -171,7 +95,8 @@ def _say_started(work: Work, demand: Demand, one: Replica) -> None:
     elif gave_up:
         why = f"{gave_up[0].id} gave up on {gave_up[0].node}"
     elif lost:
-        why = f"{lost[0].id} is on node {lost[0].node}, which does not answer any more"
+        node = next(node for node in lost[0].nodes if node in work.losses.lost)
+        why = f"{lost[0].id} is on node {node}, which does not answer any more"
     else:
         why = f"{demand.model.replicas} wanted, {there} there"
     work.act(Verb.START, one, f"{why}; {_where(one, work)}")
@@ -189,36 +114,84 @@ def _where(one: Replica, work: Work) -> str:
     return f"fewest replicas on {one.node}, port {spec.port}"
 
 
-def _without_seat(work: Work, demand: Demand) -> None:
-    model, name = demand.model, ModelName(demand.model.name)
+def _without_seat(work: Work, demand: Demand, seated: Seated, demands: list[Demand]) -> None:
+    """Say what a replica without a seat waits for, and do what helps it."""
+    model, name = demand.model, demand.name
     subject, what = f"model/{name}", f"start replica {demand.number} of {model.replicas}"
     if f"{subject} {what}" in work.holds:
         return
-    forbidden = partial(banned, work, model)
     coming = _coming_free(work, model)
-    if coming:
-        work.set_free(coming)
-        later = place(model, work.ledger, forbidden)
-        work.take_back(coming)
-        if later is not None:
-            work.keep(later, f"kept for model/{name}")
-            waits = ", ".join(
-                sorted({one.id for one in coming if set(one.nodes) & {seat.node for seat in later.seats}})
-            )
-            work.hold(subject, what, f"{waits or 'others'} to be gone, whose place it gets")
-            return
+    if coming and _wait_for(work, demand, coming, seated, demands):
+        return
+    forbidden = partial(banned, work, model)
     _, outdated = kinds(work, model)
     idle = [one for one in outdated if not one.serves]
-    work.set_free(idle)
-    if idle and place(model, work.ledger, forbidden) is not None:
-        work.crowded.add(name)
-    work.take_back(idle)
+    if idle:
+        work.set_free(idle)
+        if place(model, work.ledger, forbidden) is not None:
+            work.crowded.add(name)
+        work.take_back(idle)
     if outdated and make_room(work, model, lambda: place(model, work.ledger, forbidden) is not None):
         return
-    if preempt(work, model, forbidden):
-        work.hold(subject, what, "the replicas that give way to it to be gone")
-        return
-    work.hold(subject, what, f"room: {why_not(model, work.ledger, forbidden)}")
+    alike = (model.priority, model.preempt, needs_of(model, forbidden))
+    if alike not in work.no_room:
+        victims = preempt(work, model, forbidden)
+        if victims:
+            work.hold(subject, what, f"{', '.join(one.id for one in victims)} to be gone, which gives way to it")
+            _keep_place(work, model, victims)
+            return
+        work.no_room[alike] = str(why_not(model, work.ledger, forbidden))
+    choice = "; or for `strategy: recreate`, which stops the old one first" if _recreate_helps(work, model) else ""
+    work.hold(subject, what, f"room: {work.no_room[alike]}{choice}")
+
+
+def _recreate_helps(work: Work, model: Model) -> bool:
+    """Whether there would be room if what serves were stopped first: a choice that only a person can make."""
+    serving = [one for one in kinds(work, model)[1] if one.serves]
+    if not serving or model.rollout.strategy == "recreate":
+        return False
+    work.set_free(serving)
+    helps = place(model, work.ledger, partial(banned, work, model)) is not None
+    work.take_back(serving)
+    return helps
+
+
+def _wait_for(work: Work, demand: Demand, coming: list[Replica], seated: Seated, demands: list[Demand]) -> bool:
+    """Keep a place that is becoming free, if need be at the cost of what is less important and was seated in this round."""
+    kept = _keep_place(work, demand.model, coming)
+    if kept is None:
+        near = {node for one in coming for node in one.nodes}
+        others = {
+            (junior.name, junior.number): one
+            for junior in demands
+            if (one := seated.get((junior.name, junior.number))) is not None
+            and not near.isdisjoint(one.nodes)
+            and junior.rank > demand.rank
+        }
+        work.set_free(list(others.values()))
+        kept = _keep_place(work, demand.model, coming)
+        work.take_back(list(others.values()))
+        if kept is None:
+            return False
+        for key, one in others.items():
+            if not {seat.node for seat in kept.seats}.isdisjoint(one.nodes):
+                work.forget(one)
+                del seated[key]
+    there = {seat.node for seat in kept.seats}
+    waits = ", ".join(sorted(one.id for one in coming if not there.isdisjoint(one.nodes)))
+    what = f"start replica {demand.number} of {demand.model.replicas}"
+    work.hold(f"model/{demand.name}", what, f"{waits or 'others'} to be gone, whose place it gets")
+    return True
+
+
+def _keep_place(work: Work, model: Model, coming: list[Replica]) -> Place | None:
+    """Find the place that a model will have when these are gone, and keep it for the model; None if there is none."""
+    work.set_free(coming)
+    found = place(model, work.ledger, partial(banned, work, model))
+    if found is not None:
+        work.keep(found, f"kept for model/{model.name}")
+    work.take_back(coming)
+    return found
 
 
 def _coming_free(work: Work, model: Model) -> list[Replica]:
@@ -227,18 +200,15 @@ def _coming_free(work: Work, model: Model) -> list[Replica]:
     Not those of another model that still wants a replica in their stead, nor those that were told to give way to another.
     """
     name = ModelName(model.name)
-    found = []
-    for one in [*work.replicas.values(), *work.stopped]:
-        going = one.draining or one.leaving or one in work.stopped
-        if not going or not one.node_answers:
-            continue
-        given_to = work.preempted.get(one.id)
-        if given_to is not None:
-            if given_to == name:
-                found.append(one)
-        elif one.model == name or not _still_wants(work, one.model):
-            found.append(one)
-    return found
+    return [
+        one
+        for one in work.going
+        if (
+            work.preempted[one.id] == name
+            if one.id in work.preempted
+            else one.model == name or not _still_wants(work, one.model)
+        )
+    ]
 
 
 def _still_wants(work: Work, name: ModelName) -> bool:

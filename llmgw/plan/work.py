@@ -10,11 +10,10 @@ from datetime import datetime
 from llmgw.base.ids import ModelName, NodeName, ReplicaId, RestartHash
 from llmgw.base.time import Instant
 from llmgw.catalog.catalog import Catalog
-from llmgw.engines.adapter import ENGINES
 from llmgw.engines.placed import Placed, Seat
 from llmgw.engines.shard import ShardSpec
-from llmgw.fleet.report import Phase
-from llmgw.fleet.view import Reporting, report_of
+from llmgw.fleet.report import SERVING, Phase
+from llmgw.fleet.view import NeverSeen, Reporting, report_of
 from llmgw.plan.capacity import Ledger
 from llmgw.plan.losses import losses
 from llmgw.plan.placement import Place, listens_on, reached_at, why_not_here
@@ -51,15 +50,20 @@ class Work:
         self.rollouts: dict[ModelName, Rollout] = {}
         self.gave_up: dict[ModelName, tuple[GaveUp, ...]] = {}
         self.good: dict[ModelName, Model] = dict(snapshot.previous.good)
-        self.preempted = {name: by for name, by in snapshot.previous.preempted.items() if name in self.draining}
+        self.preempted = dict(snapshot.previous.preempted)
+        self.no_room: dict[object, str] = {}
+        """What was found to have no room, and why; forgotten when anything changes that could make room."""
         self.crowded: set[ModelName] = set()
         """Models that could start no replica because others of theirs are in the way."""
         self.changed: set[NodeName] = set()
         """Nodes of which an order may differ from the one before."""
+        self.written: set[ReplicaId] = set()
+        """Replicas that got their specs in this round."""
         self._hashes: dict[tuple[int, str], RestartHash] = {}
         self._must_go: dict[ReplicaId, str] = {}
         self._of: dict[ModelName, list[Replica]] = {}
         self._made: Ledger | None = None
+        self._going: list[Replica] | None = None
         self._by_model: dict[ModelName, set[ReplicaId]] = {}
         for one in self.replicas.values():
             self._by_model.setdefault(one.model, set()).add(one.id)
@@ -83,8 +87,18 @@ class Work:
             known = self._of[model] = sorted((one for one in found if not one.leaving), key=by_id)
         return known
 
+    @property
+    def going(self) -> list[Replica]:
+        """The replicas on their way out whose nodes answer, so that their places will become free."""
+        if self._going is None:
+            leaving = [one for one in self.replicas.values() if one.draining or one.leaving]
+            self._going = [one for one in [*leaving, *self.stopped] if one.node_answers]
+        return self._going
+
     def _touch(self, one: Replica) -> None:
         self._of.pop(one.model, None)
+        self._going = None
+        self.no_room.clear()
         self.changed.update(one.nodes)
 
     def put(self, one: Replica) -> None:
@@ -125,6 +139,7 @@ class Work:
 
     def keep(self, place: Place, why: str) -> None:
         """Keep what is free of a place from all that is less important, until the rest of it is free, too."""
+        self.no_room.clear()
         for seat in place.seats:
             self.ledger.keep(seat.node, seat.gpus, place.profile.cpus or 0, place.profile.memory or 0, why)
 
@@ -196,10 +211,16 @@ class Work:
                 why = why_not_here(found[1], self.catalog.nodes[part.node])
                 if why:
                     return f"node {part.node} {why}"
-        if not one.whole and one.node_answers:
+        if not one.whole and one.node_answers and not self._may_be_hidden():
             return f"{one.spec.shards - len(one.parts)} of its {one.spec.shards} shards are gone"
         asked = self._targets.get(f"replica/{one.id}")
         return f"{asked.kind} was asked for ({asked.reason})" if asked is not None else ""
+
+    def _may_be_hidden(self) -> bool:
+        """Whether a shard that nobody told us of may run on a node that has not spoken yet."""
+        patience = self.catalog.cluster.control.lost_after
+        views = self.snapshot.nodes.values()
+        return any(isinstance(view, NeverSeen) and self.now - view.since < patience for view in views)
 
     def _leaves_node(self, part: Part) -> str:
         node = self.catalog.nodes.get(part.node)
@@ -246,12 +267,12 @@ class Work:
         backoff = self.catalog.cluster.control.backoff
         definition = self.catalog.engine(profile.engine)
         placed = Placed(replica, model, profile, definition, self.hash_of(model, profile), seats, backoff)
-        return ENGINES[profile.engine].shards(placed)
+        return self.snapshot.engines[profile.engine].shards(placed)
 
     def refreshed(self, one: Replica) -> tuple[ShardSpec, ...]:
         """Return the specs as the catalog would write them today: what does not restart takes effect without one."""
         found = self.profile_of(one)
-        if found is None or not one.whole:
+        if found is None or not one.whole or one.id in self.written:
             return tuple(part.spec for part in one.parts)
         seats = tuple(
             Seat(part.node, part.spec.port, part.spec.host, self.address(part.node), part.spec.gpus)
@@ -274,7 +295,7 @@ class Work:
             if cordoned:
                 closed[name] = f"cordoned ({cordoned})"
         cards = {act.target.removeprefix("gpu/"): act.reason for act in self.acts if act.target.startswith("gpu/")}
-        ledger = Ledger(self.catalog, self.snapshot.nodes, closed, cards)
+        ledger = Ledger(self.catalog, self.snapshot.nodes, closed, cards, self.snapshot.engines)
         for one in [*self.replicas.values(), *self.stopped]:
             for part in one.parts:
                 ledger.claim(part.node, part.spec)
@@ -290,17 +311,28 @@ class Work:
         return "" if over else node.cordoned.reason
 
     def _bad_cards(self) -> dict[str, str]:
-        """Return the cards that nothing may stay on, and why: condemned ones, and those that an operator drains."""
+        """Return the cards that nothing may stay on, and why: condemned, missing, or drained by an operator."""
         bad = {
             act.target.removeprefix("gpu/"): f"drained ({act.reason})"
             for act in self.acts
             if act.kind == "drain" and act.target.startswith("gpu/")
         }
-        for view in self.snapshot.nodes.values():
+        for name, view in self.snapshot.nodes.items():
             report = report_of(view)
-            for gpu in report.gpus if report is not None else ():
+            if report is None:
+                continue
+            for gpu in report.gpus:
                 if gpu.unhealthy:
                     bad[gpu.uuid] = f"unhealthy ({gpu.unhealthy})"
+            if isinstance(view, Reporting) and not report.facts.gpu_trouble:
+                there = {gpu.uuid for gpu in report.gpus}
+                for one in report.shards:
+                    if one.phase not in SERVING:  # what serves has its card, whatever the driver says
+                        bad.update(
+                            (uuid, f"no longer there (node {name} has {len(there)})")
+                            for uuid in one.spec.gpus
+                            if uuid not in there
+                        )
         return bad
 
     # what was learned

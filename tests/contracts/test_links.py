@@ -10,9 +10,9 @@ from llmgw.adapters.local_link import LocalLink
 from llmgw.base.ids import NodeName, ShardId
 from llmgw.ports.links import Link, LinkBroken
 from llmgw.runtime.supervisor import Supervisor
+from llmgw.sim.link import FakeNetwork, Peer
 from llmgw.spec.cluster import SshDefaults
 from llmgw.spec.node import Node
-from tests.fakes.link import FakeNetwork, Peer
 
 NODE = Node(apiVersion="llmgw/v1", kind="Node", name="n", local=True)
 

@@ -226,9 +226,10 @@ def test_names_are_unique_within_the_clusters_lists() -> None:
 
 def test_scale_counts_for_ports() -> None:
     cluster = CLUSTER + "control: {ports: [20000, 20003]}\n"
-    assert told(CPU + "scale: {max: 5}\n", cluster) == [
-        "cluster.yaml:9:18 5 replicas in all, but `control.ports` 20000 to 20003 has only 4 ports; widen the range "
-        "[too-few-ports]"
+    assert told(CPU + "scale: {max: 8}\n", cluster) == []
+    assert told(CPU + "scale: {max: 9}\n", cluster) == [
+        "cluster.yaml:9:18 9 replicas in all, but `control.ports` 20000 to 20003 has only 4 ports on each of 2 nodes; "
+        "widen the range [too-few-ports]"
     ]
 
 

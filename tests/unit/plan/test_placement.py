@@ -4,6 +4,7 @@ import pytest
 
 from llmgw.base.ids import NodeName
 from llmgw.base.time import later
+from llmgw.engines.adapter import ENGINES
 from llmgw.fleet.report import Phase, Reason
 from llmgw.fleet.view import NeverSeen, Reporting
 from llmgw.plan.capacity import Ledger
@@ -229,5 +230,5 @@ def test_what_an_unreachable_node_holds_still_counts_when_it_is_back() -> None:
 def test_a_block_of_ports_is_consecutive_and_wholly_free(foreign, count, port) -> None:
     wanted = catalog(cluster(control={"ports": [20000, 20006]}), node("a"))
     said = report("a", facts=facts(foreign_ports=foreign))
-    ledger = Ledger(wanted, {NodeName("a"): Reporting(said, LONG_AGO, {})}, {}, {})
+    ledger = Ledger(wanted, {NodeName("a"): Reporting(said, LONG_AGO, {})}, {}, {}, ENGINES)
     assert ledger.machines[NodeName("a")].port(ledger.ports, count) == port

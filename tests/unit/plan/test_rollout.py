@@ -121,7 +121,8 @@ def test_a_single_replica_without_room_keeps_serving_and_the_hold_says_why() -> 
         assert told(decided) == []
         assert published(decided) == ["m-1-0"]
     assert held(decided) == {
-        "model/m: start replica 1 of 1": "room: a: 3 of 8 cpus free, needs 5",
+        "model/m: start replica 1 of 1": "room: a: 3 of 8 cpus free, needs 5; or for `strategy: recreate`, which stops the old "
+        "one first",
         "replica/m-1-0: drain (outdated)": "1 more to serve first",
     }
 
