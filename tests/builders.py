@@ -164,6 +164,7 @@ class Desk:
     cards: dict[NodeName, tuple[Gpu, ...]] = field(default_factory=dict)
     engines: Mapping[str, Engine] = field(default_factory=lambda: WITH_SPANNING)
     acts: tuple[Act, ...] = ()
+    held: frozenset[NodeName] = frozenset()
     entered: dict[ShardId, tuple[Phase, Instant]] = field(default_factory=dict)
     """Which phase each shard is in, and since when."""
     actions: list[Action] = field(default_factory=list)
@@ -196,7 +197,8 @@ class Desk:
             self.started,
             self.now,
             self.acts,
-            self.engines,
+            engines=self.engines,
+            held=self.held,
         )
 
     def plan(self, after: float = 1.0) -> Plan:

@@ -107,6 +107,7 @@ class Reconciler:
             now=self._clock.now(),
             acts=self._acts.current or (),
             engines=self._engines,
+            held=self._sessions.held(),
         )
 
     def round(self) -> Plan | None:

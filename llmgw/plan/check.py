@@ -250,10 +250,19 @@ def _preemptions(plan: Plan, snapshot: Snapshot) -> list[str]:
     models = snapshot.catalog.models
     ages = _ages(snapshot)
     owners = {one.spec.replica: one.spec.model for order in plan.orders.values() for one in order.shards}
+    gave_up = {
+        one.spec.replica
+        for view in snapshot.nodes.values()
+        if (report := report_of(view)) is not None
+        for one in report.shards
+        if one.phase is Phase.FAILED
+    }
     broken = []
     for replica, by in plan.preempted.items():
         model = owners.get(replica)
         if replica in snapshot.previous.preempted or model is None or model not in models or by not in models:
+            continue
+        if replica in gave_up:
             continue
         if ages.get(replica, 0.0) < models[model].min_life:
             broken.append(f"{replica} would give way to {by} inside its minimum life")

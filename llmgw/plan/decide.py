@@ -94,6 +94,8 @@ def _orders(work: Work) -> dict[NodeName, NodeOrder]:
     for one in work.replicas.values():
         if not one.leaving and not same.issuperset(one.nodes):
             for part, spec in zip(one.parts, work.refreshed(one), strict=True):
+                if part.leaving:
+                    continue
                 shards.setdefault(part.node, []).append(ShardOrder(spec, one.draining))
     orders = {}
     for name in sorted(snapshot.nodes):

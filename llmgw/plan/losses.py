@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from llmgw.base.ids import NodeName
 from llmgw.base.time import Instant, age
-from llmgw.fleet.view import Unreachable
+from llmgw.fleet.view import NeverSeen, Unreachable
 from llmgw.plan.capacity import names
 from llmgw.plan.snapshot import Snapshot
 
@@ -23,6 +23,8 @@ class Losses:
     """Their replicas are replaced elsewhere."""
     braked: frozenset[NodeName]
     """They would be lost, were it not for the brake."""
+    silent: frozenset[NodeName]
+    """Those of the braked that this control plane has never heard of: what they run is not known, and not replaced."""
     held: Mapping[NodeName, Instant]
     """When the brake held last for each of them."""
     alarm: str
@@ -35,7 +37,8 @@ def losses(snapshot: Snapshot) -> Losses:
     away = {
         name: view.since
         for name, view in snapshot.nodes.items()
-        if isinstance(view, Unreachable) and name in snapshot.catalog.nodes
+        if name in snapshot.catalog.nodes
+        and (isinstance(view, Unreachable) or (isinstance(view, NeverSeen) and name in snapshot.held))
     }
     overdue = [name for name, since in sorted(away.items()) if snapshot.now - since >= control.lost_after]
     total = len(snapshot.catalog.nodes)
@@ -55,7 +58,9 @@ def losses(snapshot: Snapshot) -> Losses:
             f"{len(braked)} of {total} nodes have not answered for up to {age(longest)} ({names(sorted(braked))}); so many at "
             "once are more likely our own network, so nothing of theirs is replaced (control.brake)"
         )
-    return Losses(frozenset(overdue) - braked, frozenset(braked), {name: held[name] for name in sorted(braked)}, alarm)
+    silent = frozenset(name for name in braked if isinstance(snapshot.nodes[name], NeverSeen))
+    kept = {name: held[name] for name in sorted(braked)}
+    return Losses(frozenset(overdue) - braked, frozenset(braked), silent, kept, alarm)
 
 
 def _together(away: Mapping[NodeName, Instant], since: Instant, window: float) -> int:

@@ -1,8 +1,8 @@
 """Who gives way to a more important replica: idle ones first, and others only where the model says `preempt`.
 
-Only replicas of lower priority give way, and none inside its minimum life. Idle means that a gateway saw the last
-response end; a replica of which that is not known is not idle. The fewest that make room on one node (or on as many as
-the replica spans) are taken.
+Only replicas of lower priority give way, and none inside its minimum life; but one that gave up holds its place in vain,
+and gives it to whoever can use it. Idle means that a gateway saw the last response end; a replica of which that is not
+known is not idle. The fewest that make room on one node (or on as many as the replica spans) are taken.
 """
 
 from collections.abc import Callable
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from llmgw.base.ids import ModelName, NodeName
 from llmgw.base.time import age
+from llmgw.fleet.report import Phase
 from llmgw.fleet.usage import Idle
 from llmgw.plan.capacity import Machine
 from llmgw.plan.placement import Banned, not_yet, profiles_of, room_for
@@ -33,6 +34,10 @@ def preempt(work: Work, model: Model, banned: Callable[[Profile], Banned]) -> li
     victims = choose(work, model, banned)
     for one in victims:
         usage = work.snapshot.usage.of(one.id)
+        if one.phase is Phase.FAILED:
+            work.drain(one, f"it gave up, and model/{model.name} can use its place")
+            work.preempted[one.id] = ModelName(model.name)
+            continue
         how = f"idle for {age(work.now - usage.since)}" if isinstance(usage, Idle) else "the model says preempt"
         priority = work.models[one.model].priority if one.model in work.models else 0
         work.drain(one, f"gives way to model/{model.name} (priority {model.priority} over {priority}; {how})")
@@ -42,7 +47,7 @@ def preempt(work: Work, model: Model, banned: Callable[[Profile], Banned]) -> li
 
 def choose(work: Work, model: Model, banned: Callable[[Profile], Banned]) -> list[Replica]:
     """Return the fewest replicas whose end would make room, best first; none if nothing may give way or it would not do."""
-    if all(known.priority >= model.priority for known in work.models.values()):
+    if all(known.priority >= model.priority for known in work.models.values()) and not work.gave_up:
         return []
     may = [one for one in work.replicas.values() if _may_give_way(work, one, model)]
     if not may:
@@ -72,11 +77,20 @@ def choose(work: Work, model: Model, banned: Callable[[Profile], Banned]) -> lis
 
 def _may_give_way(work: Work, one: Replica, model: Model) -> bool:
     own = work.models.get(one.model)
-    if own is None or one.draining or one.leaving or not one.node_answers or own.priority >= model.priority:
+    if own is None or own.name == model.name or one.draining or one.leaving or not one.node_answers:
+        return False
+    if one.phase is Phase.FAILED:
+        return True  # it runs nowhere and is not tried again here: what it holds is wasted
+    if own.priority >= model.priority:
         return False
     if one.in_phase_for(work.now) < own.min_life:
         return False
     return model.preempt or isinstance(work.snapshot.usage.of(one.id), Idle)
+
+
+def _rests(work: Work, one: Replica) -> bool:
+    """Whether nobody misses it: it gave up, or it is known to be idle."""
+    return one.phase is Phase.FAILED or isinstance(work.snapshot.usage.of(one.id), Idle)
 
 
 def _on(work: Work, profile: Profile, machine: Machine | None, there: list[Replica]) -> _Victims | None:
@@ -85,8 +99,7 @@ def _on(work: Work, profile: Profile, machine: Machine | None, there: list[Repli
         return None
 
     def order(one: Replica) -> tuple[bool, int, int, str]:
-        idle = isinstance(work.snapshot.usage.of(one.id), Idle)
-        return (not idle, work.models[one.model].priority, -len(one.spec.gpus), one.id)
+        return (not _rests(work, one), work.models[one.model].priority, -len(one.spec.gpus), one.id)
 
     taken: list[Replica] = []
     for one in sorted(there, key=order):
@@ -105,7 +118,7 @@ def _on(work: Work, profile: Profile, machine: Machine | None, there: list[Repli
     work.take_back(taken)
     if not enough:
         return None
-    busy = sum(not isinstance(work.snapshot.usage.of(one.id), Idle) for one in taken)
+    busy = sum(not _rests(work, one) for one in taken)
     highest = max(work.models[one.model].priority for one in taken)
     return _Victims(machine.name, tuple(taken), (busy, len(taken), highest, machine.name))
 

@@ -34,6 +34,8 @@ class Part:
     node_answers: bool
     heard: Instant
     """When its node spoke last."""
+    leaving: bool = False
+    """No order wants it any more: it is being stopped."""
 
     @property
     def phase(self) -> Phase:
@@ -89,8 +91,10 @@ class Replica:
 
     @property
     def whole(self) -> bool:
-        """Whether all of its shards are known."""
-        return len(self.parts) == self.parts[0].spec.shards
+        """Whether all of its shards are known, and none of several is being stopped."""
+        if len(self.parts) != self.parts[0].spec.shards:
+            return False
+        return len(self.parts) == 1 or not any(part.leaving for part in self.parts)
 
     @property
     def node_answers(self) -> bool:
@@ -134,23 +138,24 @@ class Replica:
 
 def existing(snapshot: Snapshot) -> list[Replica]:
     """Return every known replica, by the node of its head and then by id."""
-    found: dict[ReplicaId, list[tuple[Part, bool, bool]]] = {}
+    found: dict[ReplicaId, list[tuple[Part, bool]]] = {}
     for node in sorted(snapshot.nodes):
-        for part, draining, leaving in _on_node(snapshot, node, snapshot.nodes[node]):
-            found.setdefault(part.spec.replica, []).append((part, draining, leaving))
+        for part, draining in _on_node(snapshot, node, snapshot.nodes[node]):
+            found.setdefault(part.spec.replica, []).append((part, draining))
     replicas = []
     for name, known in found.items():
         if len(known) > 1:
             known.sort(key=lambda each: each[0].spec.rank)
-        parts = tuple(part for part, _, _ in known)
+        parts = tuple(part for part, _ in known)
         draining = any(each[1] for each in known)
-        leaving = any(each[2] for each in known)
+        # of a replica that an earlier control plane began to stop, some shards may not have heard of it yet
+        leaving = all(part.leaving for part in parts)
         replicas.append(Replica(name, parts[0].spec.model, parts, draining, leaving))
     return sorted(replicas, key=lambda one: (one.node, one.id))
 
 
-def _on_node(snapshot: Snapshot, node: NodeName, view: NodeView) -> Iterator[tuple[Part, bool, bool]]:
-    """Yield (part, draining, leaving) of every shard that a node has or shall have."""
+def _on_node(snapshot: Snapshot, node: NodeName, view: NodeView) -> Iterator[tuple[Part, bool]]:
+    """Yield (part, draining) of every shard that a node has or shall have."""
     report = report_of(view)
     reported = {one.spec.shard: one for one in report.shards} if report else {}
     routes = routes_of(view)
@@ -161,10 +166,10 @@ def _on_node(snapshot: Snapshot, node: NodeName, view: NodeView) -> Iterator[tup
         for wanted in order.shards:
             key = wanted.spec.shard
             part = Part(node, wanted.spec, reported.pop(key, None), routes.get(key), answers, heard)
-            yield part, wanted.draining, False
+            yield part, wanted.draining
     for key, shard in reported.items():
         leaving = order is not None or shard.phase is Phase.STOPPING
-        yield Part(node, shard.spec, shard, routes.get(key), answers, heard), shard.draining, leaving
+        yield Part(node, shard.spec, shard, routes.get(key), answers, heard, leaving), shard.draining
 
 
 def by_id(one: Replica) -> tuple[int, int]:

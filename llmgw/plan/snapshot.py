@@ -102,6 +102,8 @@ class Snapshot:
     """Since when this control plane has been looking at its nodes."""
     now: Instant
     acts: tuple[Act, ...] = ()
+    held: frozenset[NodeName] = frozenset()
+    """Nodes on which an earlier control plane had engines, and which have not said otherwise yet."""
     engines: Mapping[str, Engine] = field(default_factory=lambda: ENGINES)
     """The adapters there are, by the name that profiles use."""
 
@@ -114,10 +116,14 @@ class Snapshot:
         """Return the nodes that may hold replicas nobody has told us of yet, while it is reasonable to wait for them.
 
         Starting a second copy of what such a node runs would waste its place; after `unreachable_after` of waiting, a node
-        that is simply off must not hold everything up.
+        that is simply off must not hold everything up. One that had engines under an earlier control plane is waited for
+        as long as any that stops answering: until `lost_after`.
         """
-        patience = self.catalog.cluster.control.unreachable_after
+        control = self.catalog.cluster.control
         views = {name: self.nodes.get(name, NeverSeen(self.now)) for name in self.catalog.nodes}
         return [
-            name for name, view in views.items() if isinstance(view, NeverSeen) and self.now - view.since < patience
+            name
+            for name, view in views.items()
+            if isinstance(view, NeverSeen)
+            and self.now - view.since < (control.lost_after if name in self.held else control.unreachable_after)
         ]

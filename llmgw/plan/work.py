@@ -39,8 +39,8 @@ class Work:
         self.stopped: list[Replica] = []
         self.actions: list[Action] = []
         self.holds: dict[str, Hold] = {}
-        self.unheard = snapshot.unheard()
         self.losses = losses(snapshot)
+        self.unheard = [name for name in snapshot.catalog.nodes if name in {*snapshot.unheard(), *self.losses.silent}]
         self.acts = [act for act in snapshot.acts if act.holds(self.now)]
         self.draining: dict[ReplicaId, Instant] = {
             one.id: snapshot.previous.draining.get(one.id, snapshot.now)
@@ -212,7 +212,8 @@ class Work:
                 if why:
                     return f"node {part.node} {why}"
         if not one.whole and one.node_answers and not self._may_be_hidden():
-            return f"{one.spec.shards - len(one.parts)} of its {one.spec.shards} shards are gone"
+            gone = one.spec.shards - sum(not part.leaving for part in one.parts)
+            return f"{gone} of its {one.spec.shards} shards {'is' if gone == 1 else 'are'} gone"
         asked = self._targets.get(f"replica/{one.id}")
         return f"{asked.kind} was asked for ({asked.reason})" if asked is not None else ""
 

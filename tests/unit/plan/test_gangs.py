@@ -121,7 +121,7 @@ def test_a_part_that_vanished_makes_the_replica_outdated_and_it_ends() -> None:
     decided = desk.plan()
     assert on(decided, "g-2-0") == {"b": tuple("01234567"), "c": tuple("01234567")}
     assert "drain g-1-0 @a" in told(decided)
-    assert why(decided, "drain g-1-0 @a") == "1 of its 2 shards are gone and it does not serve"
+    assert why(decided, "drain g-1-0 @a") == "1 of its 2 shards is gone and it does not serve"
     desk.obey()
     desk.settle()
     assert ordered(desk.plan()) == {"a": [], "b": ["g-2-0"], "c": ["g-2-0"], "d": []}

@@ -168,3 +168,28 @@ def test_a_node_that_never_spoke_is_neither_lost_nor_counted() -> None:
     decided = desk.plan(400.0)
     assert "start m-1-1 @b" in told(decided)
     assert held(decided) == {}
+
+
+def begun_afresh(desk: Desk, *silent: str) -> Desk:
+    """Let another control plane begin, which knows that all nodes had engines, and hears nothing of these."""
+    desk.take_over()
+    desk.held = frozenset(desk.catalog.nodes)
+    desk.views |= {NodeName(name): NeverSeen(desk.now, "no route to host") for name in silent}
+    return desk
+
+
+def test_a_fresh_control_plane_waits_for_a_node_that_had_engines_as_long_as_for_any_other() -> None:
+    desk = begun_afresh(serving(one()), "a")
+    assert held(desk.plan(299.0)) == {"model/m: start": "the first word of a, which may run it already"}
+    assert told(desk.plan(2.0)) == ["start m-2-0 @b"]
+
+
+def test_a_fresh_control_plane_that_hears_little_replaces_nothing() -> None:
+    desk = begun_afresh(serving(one(replicas=3)), "a", "b", "c")
+    for _ in range(3):
+        decided = desk.plan(600.0)
+        assert told(decided) == []
+    assert "the first word of a, b, c" in held(decided)["model/m: start"]
+    assert "3 of 5 nodes have not answered" in decided.alarms[0]
+    desk.held = frozenset()
+    assert "start m-2-0 @d" in told(desk.plan()), "nodes that never had anything hold up nothing"

@@ -4,6 +4,7 @@ import pytest
 
 from llmgw.base.ids import NodeName
 from llmgw.base.time import Instant
+from llmgw.fleet.report import Phase, Reason
 from llmgw.fleet.usage import Active, Idle, Unknown, UsageView
 from tests.builders import Desk, cluster, held, model, node, ordered, told, why
 from tests.cards import CLASSES, gpus, on_cards
@@ -250,3 +251,16 @@ def test_a_gang_takes_victims_on_several_nodes_or_none() -> None:
     desk.obey()
     desk.settle()
     assert ordered(desk.plan()) == {"a": ["g-1-0"], "b": ["g-1-0"]}
+
+
+def test_one_that_gave_up_gives_its_place_to_whoever_can_use_it() -> None:
+    desk = Full.of_running(needs("broken", priority=9))
+    desk.phase("broken-1-0", Phase.FAILED, Reason("exited", "exited with status 1"))
+    desk.also(needs("low"))
+    decided = desk.plan()
+    assert why(decided, "drain broken-1-0 @a") == "it gave up, and model/low can use its place"
+    desk.obey()
+    desk.settle()
+    decided = desk.plan()
+    assert ordered(decided) == {"a": ["low-1-0"]}
+    assert "it gave up there" in held(decided)["model/broken: start replica 1 of 1"]
