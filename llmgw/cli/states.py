@@ -1,28 +1,20 @@
-"""`llmgw status` and `llmgw logs`: what runs, what does not, and why."""
+"""`llmgw status`: what runs, what does not, and why."""
 
 import json
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlencode
 
 from llmgw.base.time import age
 from llmgw.cli.client import ask
+
+QUIET = 30.0
+"""Seconds without a token, with work in flight, that are worth a word."""
 
 
 def show_status(server: str, *, as_json: bool) -> None:
     """Print the status."""
     shown = ask(server, "GET", "/v1/status")
     print(json.dumps(shown, indent=2) if as_json else text(shown))
-
-
-def show_logs(replica: str, attempt: int, lines: int, server: str, *, as_json: bool) -> None:
-    """Print the end of an engine's log."""
-    query = urlencode({"replica": replica, "attempt": attempt, "lines": lines})
-    shown = ask(server, "GET", f"/v1/logs?{query}")
-    if as_json:
-        print(json.dumps(shown, indent=2))
-        return
-    print("\n".join(shown["lines"]))
 
 
 def text(shown: dict[str, Any]) -> str:
@@ -45,6 +37,9 @@ def _troubles(shown: dict[str, Any]) -> list[str]:
             lines.append(f"! node {node['name']} is {node['state']}: {node['why']}")
         if node["complaint"]:
             lines.append(f"! node {node['name']}: {node['complaint']}")
+        if node["gpu_trouble"]:
+            lines.append(f"! node {node['name']}: {node['gpu_trouble']}")
+        lines += [f"! node {node['name']}: card {card}" for card in node["gpus_unhealthy"] or ()]
     return lines
 
 
@@ -110,10 +105,16 @@ def _replicas(shown: dict[str, Any]) -> list[str]:
 
 
 def _reason(one: dict[str, Any]) -> str:
-    reason = one["reason"] or one["degraded"] or ""
+    reason = "; ".join(said for said in (one["reason"] or one["degraded"], one["progress"], _quiet(one)) if said)
     if one["phase"] == "failed":
         return f"given up until its spec changes: {reason}"
     return str(reason)
+
+
+def _quiet(one: dict[str, Any]) -> str:
+    """Say that an engine with work makes no tokens, before it is stopped for that."""
+    quiet = one["quiet_for"]
+    return f"no token for {age(quiet)} with {one['engine_in_flight']} in flight" if quiet and quiet >= QUIET else ""
 
 
 def _cut(text: str, width: int = 100) -> str:
@@ -129,12 +130,21 @@ def _nodes(shown: dict[str, Any]) -> list[str]:
             str(node["shards"] if node["shards"] is not None else "-"),
             str(node["cpus"] or "-"),
             f"{node['memory'] >> 30}GiB" if node["memory"] else "-",
+            _cards(node),
+            f"{node['disk_free'] / (1 << 30):.0f}GiB" if node["disk_free"] is not None else "-",
             node["agent_version"] or "-",
             str(node["refused_orders"] if node["refused_orders"] is not None else "-"),
         )
         for node in shown["nodes"]
     ]
-    return table(("NODE", "STATE", "SHARDS", "CPUS", "MEMORY", "AGENT", "REFUSED ORDERS"), rows)
+    return table(("NODE", "STATE", "SHARDS", "CPUS", "MEMORY", "GPUS", "DISK FREE", "AGENT", "REFUSED ORDERS"), rows)
+
+
+def _cards(node: dict[str, Any]) -> str:
+    if not node["gpus"]:
+        return "-"
+    lost = len(node["gpus_unhealthy"])
+    return f"{node['gpus']}" + (f" ({lost} unhealthy)" if lost else "")
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
