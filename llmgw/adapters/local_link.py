@@ -7,7 +7,7 @@ from pathlib import Path
 
 from llmgw.base.ids import ShardId
 from llmgw.fleet.table import Address, TcpAddress
-from llmgw.ports.links import Channel, LinkBroken
+from llmgw.ports.links import LOOPBACK, Channel, LinkBroken, Target
 from llmgw.spec.cluster import SshDefaults
 from llmgw.spec.node import Node
 
@@ -36,15 +36,18 @@ class LocalLink:
             raise LinkBroken(f"the agent on {path} does not answer") from error
         except OSError as error:
             raise LinkBroken(f"cannot connect to {path}: {error.strerror or error}") from error
-        return LocalChannel(reader, writer)
+        return LocalChannel(node, reader, writer)
+
+    async def close(self) -> None:
+        """Nothing outlives a channel here."""
 
 
 class LocalChannel:
     """A `Channel` over a Unix socket."""
 
-    routes_survive = True
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, node: Node, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._node = node
+        self._routes: dict[ShardId, Address] = {}
         self._reader = reader
         self._writer = writer
 
@@ -67,9 +70,20 @@ class LocalChannel:
             raise LinkBroken("the agent closed the connection")
         return data
 
-    async def routes(self, ports: Mapping[ShardId, int]) -> dict[ShardId, Address]:
-        """Engines listen on this host's loopback."""
-        return {shard: TcpAddress("127.0.0.1", port) for shard, port in ports.items()}
+    async def routes(self, targets: Mapping[ShardId, Target]) -> dict[ShardId, Address]:
+        """Engines are reached where they listen."""
+        self._routes = {
+            shard: target.outside(self._node) or TcpAddress(LOOPBACK, target.port) for shard, target in targets.items()
+        }
+        return dict(self._routes)
+
+    def surviving(self) -> dict[ShardId, Address]:
+        """No way needs this connection."""
+        return dict(self._routes)
+
+    async def stirred(self) -> None:
+        """Never: no way comes or goes by itself."""
+        await asyncio.get_running_loop().create_future()
 
     async def close(self) -> None:
         """End the connection."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 
@@ -31,6 +31,19 @@ class StatusCollector(Collector):
         for node in status["nodes"]:
             nodes.add_metric([node["name"]], float(node["state"] == "reporting"))
         yield nodes
+        orders = CounterMetricFamily(
+            "llmgw_node_refused_orders", "Orders that an agent refused as older, since it started.", labels=["node"]
+        )
+        adoptions = CounterMetricFamily(
+            "llmgw_node_adoptions", "What an agent made of what it found at its start.", labels=["node", "outcome"]
+        )
+        for node in status["nodes"]:
+            if node["refused_orders"] is not None:
+                orders.add_metric([node["name"]], float(node["refused_orders"]))
+            for outcome, count in (node["adoptions"] or {}).items():
+                adoptions.add_metric([node["name"], outcome], float(count))
+        yield orders
+        yield adoptions
         wanted = GaugeMetricFamily("llmgw_model_replicas_wanted", "Replicas that should run.", labels=["model"])
         ready = GaugeMetricFamily("llmgw_model_replicas_ready", "Replicas that are published.", labels=["model"])
         for model in status["models"]:
@@ -46,6 +59,17 @@ class StatusCollector(Collector):
         for (model_name, phase), count in sorted(counts.items()):
             phases.add_metric([model_name, phase], float(count))
         yield phases
+        ends = GaugeMetricFamily(
+            "llmgw_replicas_last_end", "Replicas by how their last attempt ended.", labels=["model", "code"]
+        )
+        codes: dict[tuple[str, str], int] = {}
+        for replica in status["replicas"]:
+            if replica["last_end"] is not None:
+                key = (replica["model"], replica["last_end"]["code"])
+                codes[key] = codes.get(key, 0) + 1
+        for (model_name, code), count in sorted(codes.items()):
+            ends.add_metric([model_name, code], float(count))
+        yield ends
 
 
 def exposition(status: Callable[[], dict[str, Any]]) -> Callable[[], tuple[bytes, str]]:

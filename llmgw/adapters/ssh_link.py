@@ -1,134 +1,178 @@
 """Reaches a node by SSH: one connection a node, `direct-streamlocal` to the agent's Unix socket, tunnels to its engines.
 
-The host key is the one pinned in the node's YAML and nothing else; the user's `~/.ssh/config` and `known_hosts` are not
-read, so that what works does not depend on whose account runs the control plane. Each engine gets a Unix socket on this
-host that any gateway worker can open. Every await has an outer limit: asyncssh's own time limits were seen not to
-hold on a frozen peer.
+The connection is kept when only the agent at its end went away, and engine traffic has a client of its own where
+OpenSSH's is installed (`ssh_client`), so an agent that restarts cuts no stream. An engine that listens on the node's own
+address (`traffic: direct`) is reached there, whatever becomes of the connection. Every await has an outer limit: asyncssh's
+own time limits were seen not to hold on a frozen peer.
 """
 
 import asyncio
-import hashlib
-from collections.abc import Mapping
+import itertools
+import logging
+import random
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import asyncssh
 
+from llmgw.adapters.ssh_client import ClientTunnel
+from llmgw.adapters.ssh_forwards import Forwards
+from llmgw.adapters.ssh_login import HANDSHAKES, Login, abandon, log_in, login_of
 from llmgw.base.ids import ShardId
 from llmgw.fleet.table import Address, UnixAddress
-from llmgw.ports.links import Channel, LinkBroken
+from llmgw.ports.links import Channel, LinkBroken, SecretSource, Target
+from llmgw.runtime.latest import Latest
+from llmgw.runtime.supervisor import Supervisor
 from llmgw.spec.cluster import SshDefaults
-from llmgw.spec.node import Node, Ssh
+from llmgw.spec.node import Node
 
-CONNECT_LIMIT = 20.0
+log = logging.getLogger(__name__)
+
 OPEN_LIMIT = 10.0
 SEND_LIMIT = 30.0
-KEEPALIVE = 15.0
-"""Seconds; three unanswered keepalives end the connection."""
+"""Seconds."""
+LONGEST_NAME = 48
+"""Bytes below the tunnels' directory that a socket's path needs; OpenSSH's client adds 17 to that of its control socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class SshWays:
+    """What all links of a control plane share."""
+
+    tunnels: Path
+    """Directory of sockets; this user's alone, and nobody else's at this time."""
+    agent_socket: str
+    """The agent's socket on a node that names none."""
+    client: str | None
+    """OpenSSH's client; None means that asyncssh carries engine traffic too."""
+    secrets: SecretSource
+    handshakes: asyncio.Semaphore
+    numbers: Iterator[int]
+    """One for each file in the directory, so that what an old link removes late is never a new link's."""
+
+    @staticmethod
+    def prepare(tunnels: Path, agent_socket: str, client: str | None, secrets: SecretSource) -> "SshWays":
+        """Make the directory and remove what an earlier control plane left in it. Raises OSError."""
+        tunnels.mkdir(exist_ok=True, mode=0o700, parents=True)
+        tunnels.chmod(0o700)
+        for left in tunnels.iterdir():
+            if not stat.S_ISDIR(left.lstat().st_mode):
+                left.unlink(missing_ok=True)
+        return SshWays(tunnels, agent_socket, client, secrets, asyncio.Semaphore(HANDSHAKES), itertools.count(1))
 
 
 class SshLink:
-    """A `Link` for nodes with an `ssh:` block."""
+    """A `Link` for one node with an `ssh:` block."""
 
-    def __init__(self, tunnels: Path, agent_socket: str) -> None:
-        self._tunnels = tunnels
-        self._agent_socket = agent_socket
+    def __init__(self, ways: SshWays, node: str, rng: random.Random) -> None:
+        self._ways = ways
+        self._name = node
+        self._made: tuple[Login, list[asyncssh.SSHClientConnection], Forwards] | None = None
+        self._news: Latest[None] = Latest(None)
+        self._tasks = Supervisor(f"link.{node}")
+        self._tunnel = (
+            ClientTunnel(ways.client, ways.tunnels, node, ways.numbers, ways.secrets, rng, self._stir)
+            if ways.client
+            else None
+        )
 
     async def connect(self, node: Node, defaults: SshDefaults) -> Channel:
-        """Log in, check the pinned host key, and open the agent's socket. Raises LinkBroken."""
-        ssh = node.ssh
-        assert ssh is not None
-        where = f"{ssh.host}:{ssh.port}"
+        """Log in, check the pinned host keys, and open the agent's socket. Raises LinkBroken."""
+        login = login_of(node, defaults)
+        if self._made is not None and (self._made[0] != login or self._made[1][-1].is_closed()):
+            self._drop()
+        if self._made is None:
+            connections = await log_in(self._name, login, self._ways.secrets, self._ways.handshakes)
+            self._made = (
+                login,
+                connections,
+                Forwards(connections, self._ways.tunnels, self._name, self._ways.numbers),
+            )
+            self._tasks.job("closed", self._tell(connections[-1]))
+        _, connections, forwards = self._made
+        path = node.agent_socket or self._ways.agent_socket
+        answered = False
         try:
-            async with asyncio.timeout(CONNECT_LIMIT):
-                connection = await asyncssh.connect(**_options(ssh, defaults))
-        except asyncssh.HostKeyNotVerifiable as error:
+            async with asyncio.timeout(OPEN_LIMIT):
+                reader, writer = await connections[-1].open_unix_connection(path, encoding=None)
+            answered = True
+        except asyncssh.ChannelOpenError as error:
+            answered = not connections[-1].is_closed()
             raise LinkBroken(
-                f"the host key of {where} is not the one pinned in node {node.name}. If the machine was reinstalled, compare "
-                f"`ssh-keyscan -p {ssh.port} {ssh.host}` with what its console shows and put that into `ssh.host_key`; "
-                "if not, somebody may be in between"
+                f"no agent listens on {path} on node {node.name} ({error.reason}); start `llmgw agent` there, "
+                "or set the node's `agent_socket`"
             ) from error
-        except asyncssh.PermissionDenied as error:
-            user = ssh.user or defaults.user
-            raise LinkBroken(
-                f"{where} does not let {user} in; add the control plane's public key to {user}'s authorized_keys there, "
-                "or set `ssh.user` and `ssh.identity_file`"
-            ) from error
-        except TimeoutError as error:
-            raise LinkBroken(f"{where} did not finish the SSH handshake within {CONNECT_LIMIT:.0f} s") from error
-        except (
-            OSError,
-            asyncssh.Error,
-            ValueError,
-        ) as error:  # a host name or a key that cannot be one is a ValueError
-            raise LinkBroken(f"cannot connect to {where}: {error}") from error
-        channel = SshChannel(connection, self._tunnels, node.name)
-        opened = False
-        try:
-            await channel.open(node.agent_socket or self._agent_socket)
-            opened = True
+        except (asyncssh.Error, OSError, TimeoutError) as error:
+            raise LinkBroken(f"cannot open {path} on node {node.name}: {str(error) or 'no answer'}") from error
         finally:
-            if not opened:
-                await channel.close()
-        return channel
+            if not answered:
+                self._drop()
+        return SshChannel(node, login, connections[-1], reader, writer, forwards, self._tunnel, self._news)
 
+    async def close(self) -> None:
+        """End the connection and the tunnel."""
+        self._drop()
+        await self._tasks.stop()
+        if self._tunnel is not None:
+            await self._tunnel.close()
 
-def _options(ssh: Ssh, defaults: SshDefaults) -> dict[str, object]:
-    identity = ssh.identity_file or defaults.identity_file
-    return {
-        "host": ssh.host,
-        "port": ssh.port,
-        "username": ssh.user or defaults.user,
-        "known_hosts": ([asyncssh.import_public_key(ssh.host_key)], [], []),
-        "client_keys": [identity] if identity else (),
-        **({"agent_path": None} if identity else {}),
-        "config": None,
-        "preferred_auth": "publickey",
-        "keepalive_interval": KEEPALIVE,
-        "keepalive_count_max": 3,
-        "connect_timeout": CONNECT_LIMIT,
-        "login_timeout": CONNECT_LIMIT,
-    }
+    async def _tell(self, connection: asyncssh.SSHClientConnection) -> None:
+        """Say when a connection ended: its forwards went with it."""
+        await connection.wait_closed()
+        self._stir()
+
+    def _drop(self) -> None:
+        if self._made is not None:
+            _, connections, forwards = self._made
+            self._made = None
+            forwards.close()
+            abandon(connections)
+            self._stir()
+
+    def _stir(self) -> None:
+        self._news.set(None)
 
 
 class SshChannel:
     """A `Channel` over one SSH connection."""
 
-    routes_survive = False
-
-    def __init__(self, connection: asyncssh.SSHClientConnection, tunnels: Path, node: str) -> None:
-        self._connection = connection
-        self._tunnels = tunnels
+    def __init__(
+        self,
+        node: Node,
+        login: Login,
+        connection: asyncssh.SSHClientConnection,
+        reader: asyncssh.SSHReader[bytes],
+        writer: asyncssh.SSHWriter[bytes],
+        forwards: Forwards,
+        tunnel: ClientTunnel | None,
+        news: Latest[None],
+    ) -> None:
         self._node = node
-        self._reader: asyncssh.SSHReader[bytes] | None = None
-        self._writer: asyncssh.SSHWriter[bytes] | None = None
-        self._open: dict[ShardId, tuple[int, Path, asyncssh.SSHListener]] = {}
-
-    async def open(self, agent_socket: str) -> None:
-        """Open the agent's socket. Raises LinkBroken."""
-        try:
-            async with asyncio.timeout(OPEN_LIMIT):
-                self._reader, self._writer = await self._connection.open_unix_connection(agent_socket, encoding=None)
-        except asyncssh.ChannelOpenError as error:
-            raise LinkBroken(
-                f"no agent listens on {agent_socket} on node {self._node} ({error.reason}); start `llmgw agent` there, "
-                "or set the node's `agent_socket`"
-            ) from error
-        except (asyncssh.Error, OSError, TimeoutError) as error:
-            raise LinkBroken(f"cannot open {agent_socket} on node {self._node}: {str(error) or 'no answer'}") from error
+        self._login = login
+        self._connection = connection
+        self._reader = reader
+        self._writer = writer
+        self._forwards = forwards
+        self._tunnel = tunnel
+        self._news = news
+        self._seen = news.version
+        self._direct: dict[ShardId, Address] = {}
+        self._turn = asyncio.Lock()
 
     async def send(self, data: bytes) -> None:
         """Send bytes. Raises LinkBroken."""
-        assert self._writer is not None
         try:
             self._writer.write(data)
             async with asyncio.timeout(SEND_LIMIT):
                 await self._writer.drain()
         except (asyncssh.Error, OSError, TimeoutError) as error:
+            self._connection.abort()  # nobody who waits for this peer shall wait longer
             raise LinkBroken(f"the node does not take what it is sent: {str(error) or 'no room'}") from error
 
     async def receive(self) -> bytes:
         """Return the next bytes. Raises LinkBroken at the end."""
-        assert self._reader is not None
         try:
             data = await self._reader.read(1 << 16)
         except (asyncssh.Error, OSError) as error:
@@ -137,30 +181,32 @@ class SshChannel:
             raise LinkBroken("the agent closed the connection, or the SSH connection ended")
         return data
 
-    async def routes(self, ports: Mapping[ShardId, int]) -> dict[ShardId, Address]:
-        """Have one Unix socket here for each port there."""
-        for shard in [shard for shard, (port, _, _) in self._open.items() if ports.get(shard) != port]:
-            self._shut(shard)
-        for shard, port in ports.items():
-            if shard not in self._open:
-                path = self._tunnels / f"{hashlib.sha256(f'{self._node}/{shard}'.encode()).hexdigest()[:16]}.sock"
-                path.unlink(missing_ok=True)
-                try:
-                    async with asyncio.timeout(OPEN_LIMIT):
-                        listener = await self._connection.forward_local_path_to_port(str(path), "127.0.0.1", port)
-                except (asyncssh.Error, OSError, TimeoutError) as error:
-                    raise LinkBroken(f"cannot make a tunnel to port {port} of node {self._node}: {error}") from error
-                path.chmod(0o600)
-                self._open[shard] = (port, path, listener)
-        return {shard: UnixAddress(str(path)) for shard, (_, path, _) in self._open.items()}
+    async def routes(self, targets: Mapping[ShardId, Target]) -> dict[ShardId, Address]:
+        """Have one Unix socket here for each engine there, or its own address. Raises LinkBroken."""
+        self._direct, tunnelled = {}, {}
+        for shard, target in targets.items():
+            address = target.outside(self._node)
+            if address is None:
+                tunnelled[shard] = target.inside
+            else:
+                self._direct[shard] = address
+        if self._tunnel is not None:
+            self._tunnel.want(tunnelled, self._login)
+        else:
+            async with self._turn:
+                await self._forwards.have(tunnelled)
+        return self.surviving()
+
+    def surviving(self) -> dict[ShardId, Address]:
+        """Return what is usable now."""
+        self._seen = self._news.version
+        ways = self._tunnel.ways() if self._tunnel is not None else self._forwards.ways()
+        return {**self._direct, **{shard: UnixAddress(str(path)) for shard, path in ways.items()}}
+
+    async def stirred(self) -> None:
+        """Wait until a tunnel came or went."""
+        await self._news.newer(self._seen)
 
     async def close(self) -> None:
-        """End the connection and its tunnels."""
-        for shard in list(self._open):
-            self._shut(shard)
-        self._connection.abort()
-
-    def _shut(self, shard: ShardId) -> None:
-        _, path, listener = self._open.pop(shard)
-        listener.close()
-        path.unlink(missing_ok=True)
+        """End the agent's stream; the connection under it is kept for the next one, unless it is dead."""
+        self._writer.close()

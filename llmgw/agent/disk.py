@@ -8,12 +8,14 @@ accept an older one.
 import fcntl
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from pydantic import TypeAdapter, ValidationError
 
+from llmgw.agent import log_files
 from llmgw.base.ids import IdSource, ShardId
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.order import NodeOrder
@@ -37,6 +39,14 @@ class Record:
     boot: str
     ready: bool = False
     """It was ready once; a busy engine that does not answer an adopting agent is not one that still loads."""
+    cgroup: str = ""
+    """Directory of its cgroup; empty if it has none."""
+
+
+ALL_LOGS = 512 << 20
+"""Bytes that all logs together may take; the oldest of ended attempts go first."""
+LOW = 256 << 20
+"""Bytes free below which logs are cut shorter: an engine that cannot write may well die of it."""
 
 
 class StateLocked(Exception):
@@ -66,9 +76,9 @@ class Disk:
             holder = lock.read().strip() or "?"
             lock.close()
             raise StateLocked(f"another agent (pid {holder}) uses {self.root}") from error
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
+        os.truncate(lock.fileno(), 0)
+        with suppress(OSError):  # the lock needs no room: on a full disk, too, an agent looks after its engines
+            os.write(lock.fileno(), str(os.getpid()).encode())
         self._lock = lock
 
     def close(self) -> None:
@@ -166,24 +176,46 @@ class Disk:
 
     def tail(self, shard: ShardId, attempt: int, lines: int) -> tuple[str, ...]:
         """Return the last lines of an attempt's log; none if there is no such log."""
-        path = self.root / "logs" / shard / f"{attempt}.log"
-        try:
-            with path.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - lines * 400))
-                data = file.read()
-        except OSError:
-            return ()
-        return tuple(line[:400] for line in data.decode(errors="replace").splitlines()[-lines:])
+        return log_files.tail(self.root / "logs" / shard / f"{attempt}.log", lines)
+
+    def read(self, shard: ShardId, attempt: int, offset: int, limit: int) -> tuple[int, bytes, int]:
+        """Return (start, data, size) of an attempt's log from `offset` on; an offset in a hole is moved to its end."""
+        return log_files.read(self.root / "logs" / shard / f"{attempt}.log", offset, limit)
+
+    def sweep(self) -> None:
+        """Keep each log and all of them together within their limits. May run in a thread; one that fails is left."""
+        running = {(record.spec.shard, str(record.attempt)) for record in self.records()}
+        free = os.statvfs(self.root)
+        low = free.f_bavail * free.f_frsize < LOW
+        ended: list[tuple[float, int, Path]] = []
+        taken = 0
+        for path in (self.root / "logs").glob("*/*.log"):
+            try:
+                log_files.trim(path, log_files.SHORTENED if low else log_files.NEWEST)
+                found = path.stat()
+            except OSError:
+                continue  # removed meanwhile, or a file system in trouble: looked at again soon
+            taken += found.st_blocks * 512
+            if (path.parent.name, path.stem) not in running:
+                ended.append((found.st_mtime, found.st_blocks * 512, path))
+        for _, size, path in sorted(ended):
+            if taken <= ALL_LOGS:
+                break
+            path.unlink(missing_ok=True)
+            taken -= size
 
 
 def _write(path: Path, data: bytes) -> None:
     temporary = path.with_suffix(".tmp")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)  # on a full disk, what was written of it is room that others need
+        raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(directory)

@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+from llmgw.agent.liveness import Pulse
 from llmgw.base.ids import ShardId
+from llmgw.engines.shard import Fetch as Source
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.report import Reason
@@ -63,11 +65,13 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Nothing of an attempt runs any more; this was verified. Or `holdouts` pids could not be ended."""
+    """Nothing of an attempt runs any more; this was verified. Or `holdouts` pids could not be ended, or a card is held."""
 
     shard: ShardId
     attempt: int
     holdouts: tuple[int, ...] = ()
+    gpu_held: str = ""
+    """Who still holds memory of its cards; empty if it is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,41 @@ class Probed:
     attempt: int
     ready: bool
     text: str
+    lost: Reason | None = None
+    """Proof that what answers there is not the engine that was started."""
+    pulse: Pulse | None = None
+    """What its own figures said; None if they were not asked for."""
+    log: int = 0
+    """Bytes of its log so far, without the lines that our own looks put there."""
+    last_line: str = ""
+    """The last such line."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchProgress:
+    """So many bytes of a shard's weights are here; `total` is None where the server does not say. Also a sign of life."""
+
+    shard: ShardId
+    source: Source
+    done: int
+    total: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A shard's weights are here, whole and verified."""
+
+    shard: ShardId
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class NotFetched:
+    """A shard's weights could not be had now."""
+
+    shard: ShardId
+    source: Source
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +124,20 @@ class Tick:
     """Time has passed."""
 
 
-Event = OrderStored | Found | LeftOver | Started | NotStarted | Exited | Gone | Probed | Tick
+Event = (
+    OrderStored
+    | Found
+    | LeftOver
+    | Started
+    | NotStarted
+    | Exited
+    | Gone
+    | Probed
+    | FetchProgress
+    | Fetched
+    | NotFetched
+    | Tick
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +151,16 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask the engine whether it can serve; with `proof`, also whether it is the one that was started."""
+    """Ask the engine whether it can serve; with `proof`, also whether it is the one that was started.
+
+    With `figures`, ask what it has in flight; without, look at its log.
+    """
 
     spec: ShardSpec
     attempt: int
     pid: int
     proof: bool = True
+    figures: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +171,22 @@ class Stop:
     attempt: int
     pid: int
     grace: float
+    gpus: tuple[str, ...] = ()
+    """Cards whose memory must be seen free before it is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Get a shard's weights, or find that they are here."""
+
+    spec: ShardSpec
+
+
+@dataclass(frozen=True, slots=True)
+class CancelFetch:
+    """End a fetch that nobody waits for; what has come so far is kept, to go on from."""
+
+    shard: ShardId
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,4 +201,4 @@ class Say:
     """Something that others should know has changed: send a report."""
 
 
-Instruction = Start | Probe | Stop | Reap | Say
+Instruction = Fetch | CancelFetch | Start | Probe | Stop | Reap | Say

@@ -7,13 +7,18 @@ By default engines outlive the agent: SIGTERM ends it and leaves them running, t
 import asyncio
 import logging
 import os
+import random
 import signal
 from pathlib import Path
 
+from llmgw.agent import cgroup, secrets
 from llmgw.agent.disk import Disk, StateLocked
+from llmgw.agent.gpus import Gpus, sources
+from llmgw.agent.lineage import become_subreaper, end_with_parent
 from llmgw.agent.probe import Prober
-from llmgw.agent.process import Processes, become_subreaper, end_with_parent
+from llmgw.agent.process import Processes
 from llmgw.agent.runner import Runner
+from llmgw.agent.secrets import Secrets
 from llmgw.agent.server import AgentServer, SocketTaken
 from llmgw.agent.state import AgentState
 from llmgw.base.ids import BootId
@@ -21,6 +26,9 @@ from llmgw.runtime.clock import RandomIds, SystemClock
 from llmgw.runtime.supervisor import Supervisor, first_of
 
 log = logging.getLogger(__name__)
+
+SWEEP_EVERY = 15.0
+"""Seconds between two looks at the sizes of logs."""
 
 
 class CannotStart(Exception):
@@ -59,7 +67,10 @@ async def _run(socket: Path, state_dir: Path, weights_dir: Path | None, *, ephem
     ids = RandomIds()
     try:
         disk.open()
-        processes = Processes(disk.agent_id(ids), disk, weights_dir)
+        agent_id = disk.agent_id(ids)
+        processes = Processes(
+            agent_id, disk, weights_dir, cgroup.find(agent_id), Secrets(secrets.place(socket, agent_id))
+        )
     except StateLocked as error:
         raise CannotStart(f"{error}; stop it, or give this one another --state-dir") from error
     except OSError as error:
@@ -70,14 +81,18 @@ async def _run(socket: Path, state_dir: Path, weights_dir: Path | None, *, ephem
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    runner = Runner(AgentState(BootId(ids.new())), disk, processes, Prober(), SystemClock(), weights_dir)
+    runner = Runner(
+        AgentState(BootId(ids.new())), disk, processes, Prober(processes.shard_of), SystemClock(), weights_dir
+    )
     server = AgentServer(socket, runner, disk)
     tasks = Supervisor("main")
+    runner.use_gpus(Gpus(sources(random.Random()), processes.shard_of))
     try:
         await runner.adopt()
         await server.start()
         log.info("listening", extra={"socket": socket, "state": state_dir, "weights": weights_dir or "none"})
         tasks.loop("time", runner.run())
+        tasks.loop("logs", _sweep_logs(disk))
         await first_of(stopping.wait(), runner.failure(), tasks.failure())
     except SocketTaken as error:
         raise CannotStart(str(error)) from error
@@ -87,3 +102,12 @@ async def _run(socket: Path, state_dir: Path, weights_dir: Path | None, *, ephem
         await tasks.stop()
         await runner.stop(engines=ephemeral)
         disk.close()
+
+
+async def _sweep_logs(disk: Disk) -> None:
+    while True:
+        try:
+            await asyncio.to_thread(disk.sweep)
+        except OSError as error:
+            log.warning("logs could not be swept", extra={"error": error.strerror})
+        await asyncio.sleep(SWEEP_EVERY)

@@ -1,33 +1,48 @@
-"""Asking an engine whether it can serve; and whether what answers is the engine we started.
+"""Asking an engine whether it can serve, whether what answers is the engine we started, and what it is doing.
 
 A 200 proves little: an orphan may still answer on the port, and two engines can share one. Before an engine counts as
-ready, the listening socket must belong to its own session, and `/v1/models` must name the model it was started for.
+ready, the listening socket must belong to its own session, and `/v1/models` must name the model it was started for. That is
+proven again now and then, because a listener can die in a process that lives on, and another take its port.
+
+A look has one time limit for all it asks, and every answer a size limit. What an engine answers about its requests may hold
+prompts: it is hashed and dropped.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import aiohttp
 
-from llmgw.agent import procfs
+from llmgw.agent import figures, procfs
+from llmgw.agent.liveness import SILENT, Pulse
+from llmgw.base.ids import ShardId
 from llmgw.engines.shard import ShardSpec
+from llmgw.fleet.report import Reason
 
 LIMIT = 5.0
 """Seconds for one probe in all; a busy engine answers late."""
+ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""An engine that listens everywhere is asked over loopback."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a probe found."""
+    """What a probe found. `lost` is a proof that what answers is not the engine, never a guess."""
 
     ready: bool
     text: str
+    lost: Reason | None = None
 
 
 class Prober:
-    """Probes engines over loopback. One for the agent's life; `close` it."""
+    """Probes engines. One for the agent's life; `close` it.
 
-    def __init__(self) -> None:
+    `owner` says which shard a process belongs to, by more than its session: a worker may lead one of its own.
+    """
+
+    def __init__(self, owner: Callable[[int], ShardId | None] = lambda _: None) -> None:
+        self._owner = owner
         # a fresh connection each time: a kept one would hold on to an engine that is going away
         self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True, limit=0))
 
@@ -36,39 +51,87 @@ class Prober:
         await self._http.close()
 
     async def probe(self, spec: ShardSpec, pid: int, *, proof: bool) -> Verdict:
-        """Ask once. With `proof`, also check who answers."""
-        base = f"http://127.0.0.1:{spec.port}"
+        """Ask once whether it can serve. With `proof`, also check who answers."""
+        base = base_url(spec)
         try:
             async with asyncio.timeout(LIMIT):
                 async with self._http.get(base + spec.ready_path) as answer:
                     if answer.status != 200:
-                        return Verdict(False, f"{spec.ready_path} answers {answer.status}")
+                        return self._owned(
+                            spec, pid, Verdict(False, f"{spec.ready_path} answers {answer.status}"), proof
+                        )
                 if not proof:
                     return Verdict(True, "")
                 async with self._http.get(base + spec.models_path) as answer:
                     body = await answer.json(content_type=None)
         except TimeoutError:
-            return Verdict(False, f"{spec.ready_path} did not answer within {LIMIT:.0f} s")
+            verdict = Verdict(False, f"{spec.ready_path} did not answer within {LIMIT:.0f} s")
+            return self._owned(spec, pid, verdict, proof)
         except (aiohttp.ClientError, OSError) as error:
-            return Verdict(False, f"port {spec.port}: {type(error).__name__}")
+            return self._owned(spec, pid, Verdict(False, f"port {spec.port}: {type(error).__name__}"), proof)
         except (ValueError, RecursionError):
-            return Verdict(False, f"{spec.models_path} does not answer with JSON")
-        return self._identity(spec, pid, body)
-
-    def _identity(self, spec: ShardSpec, pid: int, body: object) -> Verdict:
-        owners = procfs.listeners(spec.port)
-        session = set(procfs.members(pid))
-        strangers = [owner for owner in owners if owner not in session]
-        if strangers or not owners:
-            who = (
-                ", ".join(f"{owner} ({procfs.command_of(owner)})" for owner in strangers)
-                or "a process that is not visible"
-            )
-            return Verdict(False, f"port {spec.port} is held by pid {who}, which is not the engine that was started")
+            return self._owned(spec, pid, Verdict(False, f"{spec.models_path} does not answer with JSON"), proof)
+        verdict = self._owned(spec, pid, Verdict(True, ""), proof)
+        if not verdict.ready:
+            return verdict
         names = _names(body)
         if spec.served_name not in names:
-            return Verdict(False, f"the engine serves {', '.join(sorted(names)) or 'nothing'}, not {spec.served_name}")
-        return Verdict(True, "")
+            text = f"the engine serves {', '.join(sorted(names)) or 'nothing'}, not {spec.served_name}"
+            return Verdict(False, text, Reason("wrong_model", text) if names else None)
+        return verdict
+
+    async def pulse(self, spec: ShardSpec) -> Pulse | None:
+        """Ask for the engine's own figures; None if it has none."""
+        names = spec.metrics
+        if names is None:
+            return None
+        base = base_url(spec)
+        try:
+            async with asyncio.timeout(LIMIT):
+                page = await self._page(base + names.path)
+                activity = await self._page(base + names.activity) if names.activity else None
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return SILENT
+        return figures.pulse(names, page, activity)
+
+    async def _page(self, url: str) -> bytes | None:
+        """Return a page that answers 200. Raises TimeoutError, aiohttp.ClientError, OSError."""
+        async with self._http.get(url) as answer:
+            if answer.status != 200:
+                return None
+            body = bytearray()
+            async for piece in answer.content.iter_any():
+                body += piece
+                if len(body) > figures.LARGEST_PAGE:
+                    return None
+            return bytes(body)
+
+    def _owned(self, spec: ShardSpec, pid: int, verdict: Verdict, proof: bool) -> Verdict:
+        """Return the verdict, or a worse one if the port's listening socket is proven not to be the engine's."""
+        if not proof or procfs.listens_alone(pid, spec.port):
+            return verdict
+        owners = procfs.listeners(spec.port)
+        session = set(procfs.members(pid)) if owners else set()
+        strangers = [owner for owner in owners if owner not in session and self._owner(owner) != spec.shard]
+        if strangers:
+            who = ", ".join(f"{owner} ({procfs.command_of(owner)})" for owner in strangers)
+            text = f"port {spec.port} is held by pid {who}, which is not the engine that was started"
+            return Verdict(False, text, Reason("port_stolen", text))
+        if not owners and spec.port in procfs.listening_ports():
+            text = (
+                f"port {spec.port} is held by a process that is not visible, which is not the engine that was started"
+            )
+            return Verdict(False, text, Reason("port_stolen", text))
+        if not owners:
+            text = f"nothing listens on port {spec.port} any more, though the engine's process lives"
+            return Verdict(False, text if verdict.ready else verdict.text, Reason("port_lost", text))
+        return verdict
+
+
+def base_url(spec: ShardSpec) -> str:
+    """Return where an engine is asked."""
+    host = ANY_ADDRESS.get(spec.host, spec.host)
+    return f"http://[{host}]:{spec.port}" if ":" in host else f"http://{host}:{spec.port}"
 
 
 def _names(body: object) -> set[str]:

@@ -7,18 +7,22 @@ children and for adopted ones alike; only for children does the kernel also tell
 """
 
 import asyncio
-import ctypes
+import errno
 import os
 import shutil
 import signal
-import socket
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from pathlib import Path
 
-from llmgw.agent import procfs
+from llmgw.agent import cgroup, endings, procfs
+from llmgw.agent.cgroup import Cgroups
 from llmgw.agent.disk import Disk, Record
+from llmgw.agent.endings import Ending
+from llmgw.agent.ports import port_taken
+from llmgw.agent.secrets import Secrets
 from llmgw.base.ids import ShardId
 from llmgw.engines.shard import PYTHON, WEIGHTS, ShardSpec
 from llmgw.fleet.report import Reason
@@ -37,9 +41,6 @@ PASSED_ON = (
 
 KILL_PATIENCE = 5.0
 """Seconds that a killed session may take to be empty."""
-
-_PR_SET_CHILD_SUBREAPER = 36
-_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,43 +63,98 @@ class Stray:
     hash: str
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a process ended: a code for programs, a sentence for people."""
+class Proof(Enum):
+    """What a recorded pid is now."""
 
-    code: str
-    text: str
-
-
-def become_subreaper() -> None:
-    """Have orphaned grandchildren given to this process, so that they can be reaped and counted."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def end_with_parent() -> None:
-    """Have the kernel send SIGTERM to this process when its parent ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    OURS = auto()
+    """The very process that was started."""
+    GONE = auto()
+    FOREIGN = auto()
+    """Another process, which got the number since."""
 
 
 class Processes:
-    """Engine processes of one agent. Use from the event loop's thread; calls block for milliseconds at most."""
+    """Engine processes of one agent. Use from the event loop's thread; calls block for milliseconds at most.
 
-    def __init__(self, agent_id: str, disk: Disk, weights_dir: Path | None) -> None:
+    A process is ours by our marker in its environment, or by being in a cgroup that this agent made, or by being in the
+    session of an engine that this agent started or proved. The marker alone will not do: programs that set their title
+    (vLLM does) wipe their environment as /proc shows it, and some start children without any.
+    """
+
+    def __init__(
+        self,
+        agent_id: str,
+        disk: Disk,
+        weights_dir: Path | None,
+        cgroups: Cgroups = cgroup.NONE,
+        secrets: Secrets | None = None,
+    ) -> None:
         self._agent_id = agent_id
         self._disk = disk
         self._weights_dir = weights_dir
+        self.cgroups = cgroups
+        self.secrets = secrets or Secrets(None)
         self._boot = procfs.boot_id()
-        self._endings: dict[int, Ending] = {}
+        self._statuses: dict[int, int] = {}
         self._watched: dict[int, int] = {}
+        self._leaders: dict[int, Record] = {}
+        """Engines that this agent started or proved, until nothing of them is left."""
+        self._killed: set[int] = set()
 
-    def spawn(self, spec: ShardSpec, attempt: int, cause: str, weights_dir: str | None) -> Spawned | Reason:
-        """Start an attempt and record it; or say what it lacks."""
+    def spawn(
+        self,
+        spec: ShardSpec,
+        attempt: int,
+        cause: str,
+        weights_dir: str | None,
+        extra: Mapping[str, str] | None = None,
+    ) -> Spawned | Reason:
+        """Start an attempt and record it; or say what it lacks. `extra`: variables that only the node can know."""
         argv = self._argv(spec, weights_dir)
         if isinstance(argv, Reason):
             return argv
-        taken = port_taken(spec.port)
+        taken = port_taken(spec.port, spec.host, spec.ports)
         if taken is not None:
             return taken
+        environment = self._environment(spec, attempt, cause, extra or {})
+        if isinstance(environment, Reason):
+            return environment
+        log = self._open_log(spec, attempt, argv)
+        if isinstance(log, Reason):
+            return log
+        directory = self.cgroups.create(spec.shard, attempt, spec.memory, spec.cpus)
+        try:
+            pid = _launch(argv, environment, log, directory)
+        except OSError as error:
+            if directory is not None:
+                cgroup.remove(directory)
+            return Reason("not_executable", f"cannot run {argv[0]}: {error.strerror}")
+        finally:
+            os.close(log)
+        stat = procfs.stat_of(pid)
+        ticks = stat.start_ticks if stat else 0
+        record = Record(spec, attempt, pid, ticks, self._boot, cgroup=str(directory or ""))
+        try:
+            self._disk.store_record(record)
+        except OSError as error:
+            self._abandon(pid, directory)
+            return Reason("state_unwritable", f"cannot record the process: {error.strerror}")
+        self.know(record)
+        return Spawned(pid, record)
+
+    def _environment(
+        self, spec: ShardSpec, attempt: int, cause: str, extra: Mapping[str, str]
+    ) -> dict[str, str] | Reason:
+        values: dict[str, str] = {}
+        for variable, name in spec.secrets.items():
+            value = self.secrets.get(name)
+            if value is None:
+                return Reason(
+                    "secret_missing",
+                    f"secret {name} is not known to the control plane; set LLMGW_SECRET_{name} there or put a file {name} "
+                    "into its --secrets-dir",
+                )
+            values[variable] = value
         mark = {
             MARK_AGENT: self._agent_id,
             MARK_SHARD: spec.shard,
@@ -107,6 +163,9 @@ class Processes:
             MARK_CAUSE: cause,
         }
         inherited = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        return {**inherited, **spec.env, **values, **extra, **mark}
+
+    def _open_log(self, spec: ShardSpec, attempt: int, argv: list[str]) -> int | Reason:
         try:
             log = os.open(self._disk.log_path(spec.shard, attempt), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as error:
@@ -116,46 +175,81 @@ class Processes:
         except OSError as error:
             os.close(log)
             return Reason("state_unwritable", f"cannot write the engine's log: {error.strerror}")
-        try:
-            pid = os.posix_spawn(
-                argv[0],
-                argv,
-                {**inherited, **spec.env, **mark},
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, log, 1),
-                    (os.POSIX_SPAWN_DUP2, log, 2),
-                ],
-                setsid=True,
-                setsigmask=[],
-                setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM],
-            )
-        except OSError as error:
-            return Reason("not_executable", f"cannot run {argv[0]}: {error.strerror}")
-        finally:
-            os.close(log)
-        stat = procfs.stat_of(pid)
-        record = Record(spec, attempt, pid, stat.start_ticks if stat else 0, self._boot)
-        try:
-            self._disk.store_record(record)
-        except OSError as error:
-            os.killpg(pid, signal.SIGKILL)
-            return Reason("state_unwritable", f"cannot record the process: {error.strerror}")
-        return Spawned(pid, record)
+        return log
+
+    def _abandon(self, pid: int, directory: Path | None) -> None:
+        os.killpg(pid, signal.SIGKILL)  # it began a moment ago and is not reaped: the number is still its own
+        if directory is not None:
+            cgroup.kill(directory)
+            cgroup.remove(directory)  # if it is not empty yet, the next agent does it
+
+    def know(self, record: Record) -> None:
+        """Count a proven process's session, and its cgroup, as ours."""
+        self._leaders[record.pid] = record
 
     def is_ours(self, record: Record) -> bool:
-        """Whether the recorded process still runs: same boot, pid, start time, and our marker in its environment."""
+        """Whether the recorded process still runs."""
+        return self.proof(record) is Proof.OURS
+
+    def proof(self, record: Record) -> Proof:
+        """Tell what the recorded pid is now: by boot and start time, and by our marker or our cgroup.
+
+        Start times count from boot, so no step of the wall clock moves them, and boots are told apart by the kernel's id.
+        An environment that shows nothing at all was wiped by a new title; then pid, boot and start time must do.
+        """
         stat = procfs.stat_of(record.pid)
-        if stat is None or stat.state in ("Z", "X"):
-            return False
-        if record.boot != self._boot or stat.start_ticks != record.start_ticks:
-            return False
+        if stat is None or stat.state in ("Z", "X") or record.boot != self._boot:
+            return Proof.GONE
+        if stat.start_ticks != record.start_ticks:
+            return Proof.FOREIGN
         environment = procfs.environment_of(record.pid)
-        return (
-            environment.get(MARK_AGENT) == self._agent_id
-            and environment.get(MARK_SHARD) == record.spec.shard
-            and environment.get(MARK_ATTEMPT) == str(record.attempt)
-        )
+        if MARK_AGENT in environment:
+            ours = self._marks(environment, record.spec.shard, record.attempt)
+        else:
+            ours = not environment or (bool(record.cgroup) and self._cgroup_of(record.pid) == record.cgroup)
+        return Proof.OURS if ours else Proof.FOREIGN
+
+    def holds_port(self, record: Record) -> bool:
+        """Whether processes of the attempt, and no others, listen on its port."""
+        owners = procfs.listeners(record.spec.port)
+        family = _Family(record.pid, record.spec.shard, record.attempt, record.cgroup, led=True)
+        return bool(owners) and all(self._belongs(owner, family) for owner in owners)
+
+    def members(self, pid: int, shard: ShardId, attempt: int) -> list[int]:
+        """Return the living processes of an attempt whose leader is or was `pid`. Looks at every process of the host."""
+        return self._family_members(self._family(pid, shard, attempt))
+
+    def shard_of(self, pid: int) -> ShardId | None:
+        """Return the shard of this agent that a process belongs to; None for a stranger's."""
+        stat = procfs.stat_of(pid)
+        led = self._leaders.get(stat.session) if stat is not None else None
+        if led is not None:
+            return led.spec.shard
+        inside = self.cgroups.of_process(pid)
+        if inside is not None:
+            return ShardId(inside.name.rpartition(".")[0])
+        marks = procfs.environment_of(pid)
+        return ShardId(marks.get(MARK_SHARD, "")) or None if marks.get(MARK_AGENT) == self._agent_id else None
+
+    def leftovers(self, known: list[Record], lost: list[Record]) -> list[Path]:
+        """Return the cgroups of attempts that are not among the known; empty ones are removed instead."""
+        kept = {record.cgroup for record in known}
+        found = {*self.cgroups.all(), *(Path(record.cgroup) for record in lost if record.cgroup)}
+        left = []
+        for path in sorted(found):
+            if str(path) in kept or not self.cgroups.owns(path):
+                continue
+            if cgroup.members(path):
+                left.append(path)
+            else:
+                cgroup.remove(path)
+        return left
+
+    async def end_cgroup(self, path: Path) -> tuple[int, ...]:
+        """Kill all that is in a cgroup of ours, and remove it; return the pids that would not end."""
+        name, _, attempt = path.name.rpartition(".")
+        family = _Family(0, ShardId(name), int(attempt) if attempt.isdigit() else 0, str(path), led=False)
+        return await self._kill(family)
 
     def strays(self, known: set[int]) -> list["Stray"]:
         """Return our marked processes outside the known sessions: left by a crash between start and record."""
@@ -177,7 +271,9 @@ class Processes:
     def record_of(self, spec: ShardSpec, stray: "Stray") -> Record | None:
         """Return a record of a process that runs, for one whose own record was lost."""
         stat = procfs.stat_of(stray.pid)
-        return Record(spec, stray.attempt, stray.pid, stat.start_ticks, self._boot) if stat is not None else None
+        if stat is None:
+            return None
+        return Record(spec, stray.attempt, stray.pid, stat.start_ticks, self._boot, cgroup=self._cgroup_of(stray.pid))
 
     def of_other_agents(self) -> list[tuple[int, str]]:
         """Return (pid, shard) of session leaders that carry the marker of another agent of this host."""
@@ -226,59 +322,111 @@ class Processes:
             if pid == 0:
                 return
             if pid in self._watched:
-                self._endings[pid] = _ending(status)
+                self._statuses[pid] = status
 
     def ending(self, pid: int) -> Ending:
         """Return how a process ended. For an adopted one the kernel told its parent, not us."""
-        return self._endings.pop(
-            pid, Ending("exited", "it ended; how is not known, since it was started by an earlier agent")
-        )
+        status = self._statuses.pop(pid, None)
+        record = self._leaders.get(pid)
+        evidence = cgroup.evidence(Path(record.cgroup)) if record is not None and record.cgroup else None
+        by_us = pid in self._killed
+        kernel = ""
+        if evidence is None and record is not None and status == signal.SIGKILL and not by_us:
+            kernel = endings.killed_for_memory(pid, record.start_ticks / os.sysconf("SC_CLK_TCK"))
+        return endings.classify(status, evidence, by_us=by_us, kernel=kernel)
 
     async def end(self, pid: int, shard: ShardId, attempt: int, grace: float) -> tuple[int, ...]:
-        """End a whole session: SIGTERM to its leader, wait, SIGKILL to all; return the pids that would not end.
+        """End all of an attempt: SIGTERM to its leader, wait, SIGKILL to all; return the pids that would not end."""
+        family = self._family(pid, shard, attempt)
+        self._killed.add(pid)
+        if grace > 0 and self._signal(pid, signal.SIGTERM, family):
+            await self._empty(family, grace)
+        left = await self._kill(family)
+        if not left:
+            self._leaders.pop(pid, None)
+            self._killed.discard(pid)
+        return left
 
-        Everything with the attempt's marker counts as a part of it, whatever its session.
-        """
-        if grace > 0 and self._signal(pid, signal.SIGTERM):
-            await self._empty(pid, shard, attempt, grace)
-        for member in self._part_of(pid, shard, attempt):
-            self._signal(member, signal.SIGKILL)
-        return await self._empty(pid, shard, attempt, KILL_PATIENCE)
+    def _family(self, pid: int, shard: ShardId, attempt: int) -> "_Family":
+        record = self._leaders.get(pid)
+        if record is not None and (record.spec.shard, record.attempt) == (shard, attempt):
+            return _Family(pid, shard, attempt, record.cgroup, led=True)
+        place = self.cgroups.of_process(pid)
+        ours = place is not None and place.name == f"{shard}.{attempt}"
+        return _Family(pid, shard, attempt, str(place) if ours else "", led=False)
 
-    async def _empty(self, pid: int, shard: ShardId, attempt: int, patience: float) -> tuple[int, ...]:
+    async def _kill(self, family: "_Family") -> tuple[int, ...]:
+        left = await self._empty(family, KILL_PATIENCE, kill=True)
+        if not left and family.cgroup:
+            cgroup.remove(Path(family.cgroup))
+        return left
+
+    async def _empty(self, family: "_Family", patience: float, *, kill: bool = False) -> tuple[int, ...]:
+        """Wait until nothing of a family is left. With `kill`, each look kills what it sees: some fork faster than we look."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience
         pause = 0.02
         while True:
             self.reap()
-            left = self._part_of(pid, shard, attempt)
+            left = cgroup.members(Path(family.cgroup)) if family.cgroup else []
+            if not left:  # reading every process of the host takes long, so it is not done here and seldom
+                left = await asyncio.to_thread(self._family_members, family)
             if not left or loop.time() >= deadline:
                 return tuple(left)
+            if kill:
+                if family.cgroup:
+                    cgroup.kill(Path(family.cgroup))
+                for member in left:
+                    self._signal(member, signal.SIGKILL, family)
             await asyncio.sleep(pause)
-            pause = min(0.5, pause * 1.5)  # a look reads every process of the host
+            pause = min(0.5, pause * 1.5)
 
-    def _part_of(self, pid: int, shard: ShardId, attempt: int) -> list[int]:
-        """Return the living processes of an attempt: its session's, and those that carry its marker."""
+    def _family_members(self, family: "_Family") -> list[int]:
+        """Return the living processes of an attempt, by a look at every process of the host."""
         own = os.getpid()
-        wanted = {MARK_AGENT: self._agent_id, MARK_SHARD: str(shard), MARK_ATTEMPT: str(attempt)}
-        found = []
-        for stat in procfs.processes():
-            if stat.state in ("Z", "X") or stat.pid == own:
-                continue
-            environment = procfs.environment_of(stat.pid)
-            marked = all(environment.get(name) == value for name, value in wanted.items())
-            # a session of that number without our marker anywhere is a stranger that got the pid since
-            if marked or (stat.session == pid and environment.get(MARK_AGENT) == self._agent_id):
-                found.append(stat.pid)
-        return found
+        found = [stat for stat in procfs.processes() if stat.state not in ("Z", "X") and stat.pid != own]
+        family = replace(family, led=family.led or any(self._marked_of(stat, family.leader) for stat in found))
+        return [stat.pid for stat in found if self._belongs(stat.pid, family)]
 
-    def _signal(self, pid: int, number: signal.Signals) -> bool:
-        if procfs.environment_of(pid).get(MARK_AGENT) != self._agent_id:
+    def _marked_of(self, stat: procfs.ProcessStat, session: int) -> bool:
+        # a session of that number without our marker anywhere is a stranger that got the pid since
+        return stat.session == session and procfs.environment_of(stat.pid).get(MARK_AGENT) == self._agent_id
+
+    def _belongs(self, pid: int, family: "_Family") -> bool:
+        """Whether a process is of an attempt: by its cgroup, by its marker, or by the session of a proven leader."""
+        if family.cgroup and self._cgroup_of(pid) == family.cgroup:
+            return True
+        environment = procfs.environment_of(pid)
+        if self._marks(environment, family.shard, family.attempt):
+            return True
+        if environment.get(MARK_AGENT, self._agent_id) != self._agent_id or not family.led:
+            return False
+        stat = procfs.stat_of(pid)
+        return stat is not None and stat.session == family.leader
+
+    def _marks(self, environment: Mapping[str, str], shard: str, attempt: int) -> bool:
+        return (
+            environment.get(MARK_AGENT) == self._agent_id
+            and environment.get(MARK_SHARD) == shard
+            and environment.get(MARK_ATTEMPT) == str(attempt)
+        )
+
+    def _cgroup_of(self, pid: int) -> str:
+        return str(self.cgroups.of_process(pid) or "")
+
+    def _signal(self, pid: int, number: signal.Signals, family: "_Family") -> bool:
+        try:
+            descriptor = os.pidfd_open(pid)  # held while we look, so the number cannot become another process's
+        except OSError:
             return False
         try:
-            os.kill(pid, number)
+            if not self._belongs(pid, family):
+                return False
+            signal.pidfd_send_signal(descriptor, number)
         except ProcessLookupError:
             return False
+        finally:
+            os.close(descriptor)
         return True
 
     def _argv(self, spec: ShardSpec, weights_dir: str | None) -> list[str] | Reason:
@@ -306,32 +454,33 @@ def _resolve(names: tuple[str, ...]) -> list[str] | None:
     return None if first is None else [first, *names[1:]]
 
 
-def port_taken(port: int) -> Reason | None:
-    """Return who holds a port, or None if it is free.
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """How the processes of one attempt are known."""
 
-    The bind is plain, without SO_REUSEADDR: only that fails against an engine that has bound and does not listen yet. It
-    also fails on connections in TIME_WAIT, which harm nothing, so those are told apart.
-    """
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            pids = procfs.listeners(port)
-            if not pids and port not in procfs.listening_ports() and procfs.in_time_wait(port):
-                return None
-            holder = (
-                ", ".join(f"pid {pid} ({procfs.command_of(pid)})" for pid in pids) or "a process that is not visible"
-            )
-            return Reason("port_taken", f"port {port} is taken by {holder}")
-    return None
+    leader: int
+    shard: ShardId
+    attempt: int
+    cgroup: str
+    led: bool
+    """The leader was started or proven by this agent, so that all of its session is ours."""
 
 
-def _ending(status: int) -> Ending:
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal.Signals(number).name if number in {one.value for one in signal.Signals} else f"signal {number}"
-        return Ending("killed", f"killed by {name}")
-    code = os.WEXITSTATUS(status)
-    if code == 0:
-        return Ending("exited", "exited with status 0 without being asked to")
-    return Ending("exited", f"exited with status {code}")
+def _launch(argv: list[str], environment: Mapping[str, str], log: int, directory: Path | None) -> int:
+    if not os.access(argv[0], os.X_OK):  # a shell would say so too, but only in the log
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    if directory is not None:
+        argv = ["/bin/sh", "-c", cgroup.ENTER, "sh", str(directory / "cgroup.procs"), *argv]
+    return os.posix_spawn(
+        argv[0],
+        argv,
+        environment,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, log, 1),
+            (os.POSIX_SPAWN_DUP2, log, 2),
+        ],
+        setsid=True,
+        setsigmask=[],
+        setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM],
+    )

@@ -109,16 +109,40 @@ def in_time_wait(port: int) -> bool:
     return any(socket.port == port and socket.state == TIME_WAIT for socket in _sockets())
 
 
+def listens_alone(pid: int, port: int) -> bool:
+    """Whether this very process holds every listening socket of a port; cheap, since only its own files are looked at."""
+    inodes = {f"socket:[{socket.inode}]" for socket in _sockets() if socket.port == port and socket.state == LISTEN}
+    return bool(inodes) and inodes <= set(_links_of(pid))
+
+
 def listeners(port: int) -> list[int]:
     """Return the processes that hold a listening socket of this port; others' may be invisible without root."""
-    inodes = {f"socket:[{socket.inode}]" for socket in _sockets() if socket.port == port and socket.state == LISTEN}
-    if not inodes:
-        return []
-    return sorted(stat.pid for stat in processes() if _holds(stat.pid, inodes))
+    return _owners(
+        {f"socket:[{socket.inode}]" for socket in _sockets() if socket.port == port and socket.state == LISTEN}
+    )
+
+
+def holders(port: int) -> list[int]:
+    """Return the processes that hold any socket of this port, such as a connection that got it for its own end."""
+    return _owners({f"socket:[{socket.inode}]" for socket in _sockets() if socket.port == port and socket.inode != "0"})
+
+
+def _owners(links: set[str]) -> list[int]:
+    return sorted(stat.pid for stat in processes() if _holds(stat.pid, links)) if links else []
 
 
 def _holds(pid: int, links: set[str]) -> bool:
+    return any(link in links for link in _links_of(pid))
+
+
+def _links_of(pid: int) -> Iterator[str]:
+    """Yield what a process's descriptors are. One that is closed while we look is left out, not the rest with it."""
     try:
-        return any(str(entry.readlink()) in links for entry in (PROC / str(pid) / "fd").iterdir())
+        entries = list((PROC / str(pid) / "fd").iterdir())
     except OSError:
-        return False
+        return
+    for entry in entries:
+        try:
+            yield str(entry.readlink())
+        except OSError:
+            continue

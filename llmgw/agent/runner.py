@@ -6,23 +6,19 @@ event is seen. An order is written to the disk before the state sees it, and one
 
 import asyncio
 import logging
-import os
-import platform
-import re
-import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import assert_never
 
-import psutil
-
-from llmgw import __version__
-from llmgw.agent import procfs
-from llmgw.agent.disk import Disk, Record
+from llmgw.agent import adoption
+from llmgw.agent.disk import Disk
 from llmgw.agent.events import (
+    CancelFetch,
     Event,
     Exited,
+    Fetch,
+    Fetched,
     Found,
     Gone,
     Instruction,
@@ -38,14 +34,20 @@ from llmgw.agent.events import (
     Stop,
     Tick,
 )
+from llmgw.agent.facts import NodeFacts
+from llmgw.agent.fetching import Fetches
+from llmgw.agent.gpus import Gpus
+from llmgw.agent.growth import LogGrowth
+from llmgw.agent.ports import port_taken
 from llmgw.agent.probe import Prober
-from llmgw.agent.process import Ending, Processes, Spawned, Stray
+from llmgw.agent.process import Processes, Spawned
 from llmgw.agent.state import AgentState
-from llmgw.base.ids import NodeName
+from llmgw.base.ids import NodeName, ShardId
 from llmgw.base.time import Clock
+from llmgw.engines.exits import PORT_TAKEN, classify
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.order import NodeOrder
-from llmgw.fleet.report import Facts, Reason, Report
+from llmgw.fleet.report import Adoptions, Facts, Reason, Report
 from llmgw.runtime.latest import Latest
 from llmgw.runtime.supervisor import Supervisor
 
@@ -53,6 +55,10 @@ log = logging.getLogger(__name__)
 
 TAIL_LINES = 20
 """Lines of an ended engine's log that travel in reports."""
+TOLD_LINES = 200
+"""Lines that are searched for why it ended: a Python engine's last words are several tracebacks."""
+RELEASE_PATIENCE = 60.0
+"""Seconds that the memory of a card may take to be free before its holder is named."""
 
 
 class Runner:
@@ -74,59 +80,43 @@ class Runner:
         self._clock = clock
         self._weights_dir = weights_dir
         self._tasks = Supervisor("agent")
+        self._fetches = Fetches(self._tasks, self.dispatch)
+        self._growth = LogGrowth(disk)
+        self._gpus: Gpus | None = None
+        self._node = NodeFacts(weights_dir, disk.root, self._ports)
         self._complaint = ""
+        self._adoptions = Adoptions()
         self._kick = asyncio.Event()
         self.changes = Latest(0)
         """Counts what others should know of; every connection sends a report when it grows."""
 
+    def use_gpus(self, gpus: Gpus) -> None:
+        """Look after these cards from now on. Call once, before `adopt`; without, the node has none."""
+        self._gpus = gpus
+        self._tasks.loop("cards", gpus.run())
+        self._tasks.loop("card changes", self._tell_of(gpus.changes))
+
+    async def _tell_of(self, changes: Latest[int]) -> None:
+        while True:
+            await changes.newer(changes.version)
+            self.changes.set(self.changes.value + 1)
+
     async def adopt(self) -> None:
-        """Know again what an earlier agent started; end marked processes that no record speaks of."""
-        order = self._disk.order()
-        records = self._disk.records()
-        ours = [record for record in records if self._processes.is_ours(record)]
-        kept: set[tuple[str, int]] = set()
-        for stray in self._processes.strays({record.pid for record in ours}):
-            if (stray.shard, stray.attempt) in kept:
-                continue
-            known = self._recognized(stray, order)
-            if known is not None:
-                log.warning("its record was lost; known by its marks", extra={"shard": stray.shard, "pid": stray.pid})
-                ours.append(known)
-                kept.add((stray.shard, stray.attempt))
-                self._keep(partial(self._disk.store_record, known))
-                continue
-            log.warning("ending a process that no record speaks of", extra={"pid": stray.pid, "shard": stray.shard})
-            await self._processes.end(stray.pid, stray.shard, stray.attempt, 0.0)
-        for pid, shard in self._processes.of_other_agents():
-            log.error(
-                "an engine of another agent's state directory runs here; end it by its pid if that agent is no more",
-                extra={"pid": pid, "shard": shard},
-            )
+        """Know again what an earlier agent started; end marked processes that nothing wants."""
+        self._tasks.loop("facts", self._node.run())
+        self._tasks.loop("fact changes", self._tell_of(self._node.changes))
+        found = await adoption.adopt(self._disk, self._processes, self._prober, self._keep)
+        self._adoptions = found.counts
         self._state.floor = self._disk.rank()
-        if order is not None:
-            self._state.order = order
-        for record in records:
-            if record not in ours:
-                log.warning("its process is gone", extra={"shard": record.spec.shard, "pid": record.pid})
-                self._keep(partial(self._disk.forget, record.spec.shard))
-                self.dispatch(LeftOver(record.spec, record.attempt))
-        await asyncio.gather(*(self._take_over(record) for record in ours))
-        if order is not None:
-            self.dispatch(OrderStored(order))
-
-    def _recognized(self, stray: Stray, order: NodeOrder | None) -> Record | None:
-        """Return a record of a process whose own was lost, if the order names just what its marks say."""
-        wanted = order.shard(stray.shard) if order is not None else None
-        if wanted is None or not stray.leads or stray.hash != wanted.spec.hash:
-            return None
-        return self._processes.record_of(wanted.spec, stray)
-
-    async def _take_over(self, record: Record) -> None:
-        # one that was ready once is busy if it does not answer now, and is not made to prove itself from the start
-        ready = record.ready or (await self._prober.probe(record.spec, record.pid, proof=True)).ready
-        log.info("adopted", extra={"shard": record.spec.shard, "pid": record.pid, "ready": ready})
-        self._processes.watch(record.pid, self._on_end(record.spec, record.attempt))
-        self.dispatch(Found(record.spec, record.attempt, record.pid, ready))
+        if found.order is not None:
+            self._state.order = found.order
+        for record in found.stale:
+            self.dispatch(LeftOver(record.spec, record.attempt))
+        for record, ready in found.adopted:
+            self._processes.watch(record.pid, self._on_end(record.spec, record.attempt))
+            self.dispatch(Found(record.spec, record.attempt, record.pid, ready))
+        if found.order is not None:
+            self.dispatch(OrderStored(found.order))
 
     async def run(self) -> None:
         """Let time pass for the state, until cancelled."""
@@ -147,7 +137,7 @@ class Runner:
         mine = self._disk.cluster()
         return mine if mine not in ("", cluster) and self._state.holds_anything else ""
 
-    def obey(self, order: NodeOrder, cluster: str) -> None:
+    def obey(self, order: NodeOrder, cluster: str, secrets: Mapping[str, str] | None = None) -> None:
         """Take an order from a control plane, unless it is older than the one in force or cannot be stored."""
         if self.belongs_to_another(cluster):
             log.error("refused an order of another cluster", extra={"cluster": cluster})
@@ -156,6 +146,7 @@ class Runner:
             log.warning("refused an older order", extra={"epoch": order.epoch, "generation": order.generation})
             self.changes.set(self.changes.value + 1)
             return
+        self._processes.secrets.keep(secrets or {}, order)
         if order == self._state.order:
             return
         try:
@@ -172,11 +163,18 @@ class Runner:
         """Feed one event and begin all that follows from it."""
         for instruction in self._state.handle(event, self._clock.now()):
             self._do(instruction)
+        if isinstance(event, Fetched):
+            self._node.wake()  # there are weights that were not there
         self._kick.set()
 
     def report(self, node: NodeName) -> Report:
         """Return a report of everything as it is now."""
-        return self._state.report(node, self._facts(), self._clock.now())
+        gpus = self._gpus.cards if self._gpus is not None else ()
+        return self._state.report(node, self._facts(), self._clock.now(), gpus)
+
+    def writes(self, shard: ShardId, attempt: int) -> bool:
+        """Whether a process of this attempt may still write to its log."""
+        return any(spec.shard == shard and number == attempt for spec, number, _ in self._state.running())
 
     async def failure(self) -> None:
         """Wait until a task of the runner failed; raises then."""
@@ -193,6 +191,8 @@ class Runner:
             for spec, _, _ in running:
                 self._keep(partial(self._disk.forget, spec.shard))
         await self._prober.close()
+        if self._gpus is not None:
+            await self._gpus.close()
 
     def _keep(self, change: Callable[[], None]) -> None:
         """Change a record. One that cannot be changed is complained of; what runs does not depend on it."""
@@ -210,6 +210,10 @@ class Runner:
 
     def _do(self, instruction: Instruction) -> None:
         match instruction:
+            case Fetch():
+                self._fetch(instruction.spec)
+            case CancelFetch():
+                self._fetches.cancel(instruction.shard)
             case Start():
                 self._start(instruction)
             case Probe():
@@ -217,17 +221,27 @@ class Runner:
             case Stop():
                 self._tasks.job(f"stop {instruction.shard}", self._stop(instruction))
             case Reap():
+                self._growth.forget(instruction.shard)
                 self._keep(partial(self._disk.forget, instruction.shard))
             case Say():
                 self.changes.set(self.changes.value + 1)
             case _:
                 assert_never(instruction)
 
+    def _fetch(self, spec: ShardSpec) -> None:
+        given = self._state.order.weights_dir if self._state.order else None
+        self._fetches.begin(spec, Path(given) if given else self._weights_dir)
+
     def _start(self, start: Start) -> None:
         spec = start.spec
         attempt = max([start.attempt - 1, *self._disk.attempts(spec.shard)]) + 1
         weights_dir = self._state.order.weights_dir if self._state.order else None
-        outcome = self._processes.spawn(spec, attempt, start.cause, weights_dir)
+        cards = self._gpus.environment(spec.gpus) if self._gpus is not None else {}
+        outcome = (
+            cards
+            if isinstance(cards, Reason)
+            else self._processes.spawn(spec, attempt, start.cause, weights_dir, extra=cards)
+        )
         loop = asyncio.get_running_loop()
         # fed back by the loop, not from here: the event that led to this start is still being worked through
         if isinstance(outcome, Reason):
@@ -239,15 +253,32 @@ class Runner:
         self._processes.watch(outcome.pid, self._on_end(spec, attempt))
 
     async def _probe(self, probe: Probe) -> None:
-        verdict = await self._prober.probe(probe.spec, probe.pid, proof=probe.proof)
+        spec = probe.spec
+        if probe.figures:
+            verdict, pulse = await asyncio.gather(
+                self._prober.probe(spec, probe.pid, proof=probe.proof), self._prober.pulse(spec)
+            )
+            grown, last_line = 0, ""
+        else:
+            verdict, pulse = await self._prober.probe(spec, probe.pid, proof=probe.proof), None
+            grown, last_line = self._growth.look(spec, probe.attempt)
         if verdict.ready and probe.proof:
-            self._keep(partial(self._disk.mark_ready, probe.spec.shard))
-        self.dispatch(Probed(probe.spec.shard, probe.attempt, verdict.ready, verdict.text))
+            self._keep(partial(self._disk.mark_ready, spec.shard))
+        self.dispatch(
+            Probed(spec.shard, probe.attempt, verdict.ready, verdict.text, verdict.lost, pulse, grown, last_line)
+        )
 
     async def _stop(self, stop: Stop) -> None:
         log.info("stopping", extra={"shard": stop.shard, "attempt": stop.attempt, "pid": stop.pid, "grace": stop.grace})
+        pids: frozenset[int] = frozenset()
+        if stop.gpus:
+            members = await asyncio.to_thread(self._processes.members, stop.pid, stop.shard, stop.attempt)
+            pids = frozenset(members)
         holdouts = await self._processes.end(stop.pid, stop.shard, stop.attempt, stop.grace)
-        self.dispatch(Gone(stop.shard, stop.attempt, holdouts))
+        held = ""
+        if self._gpus is not None and stop.gpus and not holdouts:
+            held = await self._gpus.released(stop.gpus, pids, RELEASE_PATIENCE)
+        self.dispatch(Gone(stop.shard, stop.attempt, holdouts, held))
 
     def _on_end(self, spec: ShardSpec, attempt: int) -> Callable[[int], None]:
         def ended(pid: int) -> None:
@@ -255,32 +286,27 @@ class Runner:
             if self._state.is_stopping(spec.shard):
                 log.info("engine ended as asked", extra={"shard": spec.shard, "attempt": attempt, "pid": pid})
                 return
-            tail = self._disk.tail(spec.shard, attempt, TAIL_LINES)
-            code, text = _classify(spec, ending, tail)
+            tail = self._disk.tail(spec.shard, attempt, TOLD_LINES)
+            code, text = classify(spec.exit_patterns, ending.code, ending.text, tail)
+            if code == PORT_TAKEN:
+                holder = port_taken(spec.port, spec.host, spec.ports)
+                text = f"{text}; {holder.text}" if holder is not None else text
             log.warning("engine ended", extra={"shard": spec.shard, "attempt": attempt, "pid": pid, "how": text})
-            self.dispatch(Exited(spec.shard, attempt, code, text, tail))
+            self.dispatch(Exited(spec.shard, attempt, code, text, tail[-TAIL_LINES:]))
 
         return ended
 
     def _facts(self) -> Facts:
-        own = {spec.port for spec, _, _ in self._state.running()}
-        return Facts(
-            hostname=socket.gethostname(),
-            cpus=len(os.sched_getaffinity(0)),
-            memory=psutil.virtual_memory().total,
-            kernel=platform.release(),
-            agent_version=__version__,
-            agent_pid=os.getpid(),
-            weights_dir=str(self._weights_dir) if self._weights_dir else None,
-            foreign_ports=tuple(sorted(procfs.listening_ports() - own)),
-            complaint=self._complaint,
+        order = self._state.order
+        self._node.use_weights_dir(Path(order.weights_dir) if order is not None and order.weights_dir else None)
+        return self._node.current(
+            complaint=self._complaint or self._processes.secrets.complaint,
+            cgroups=self._processes.cgroups.version,
+            adoptions=self._adoptions,
+            driver=self._gpus.driver if self._gpus is not None else "",
+            gpu_trouble=self._gpus.trouble if self._gpus is not None else "",
         )
 
-
-def _classify(spec: ShardSpec, ending: Ending, tail: tuple[str, ...]) -> tuple[str, str]:
-    """Return (code, text): what the engine's last words say, else what the kernel says."""
-    for pattern in spec.exit_patterns:
-        for line in reversed(tail):
-            if re.search(pattern.pattern, line):
-                return pattern.code, f"{ending.text}: {pattern.text} ({line.strip()[:200]})"
-    return ending.code, ending.text
+    def _ports(self) -> frozenset[int]:
+        """Return the ports that belong to shards of this agent."""
+        return frozenset(spec.port + place for spec, _, _ in self._state.running() for place in range(spec.ports))

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from llmgw import __version__
 from llmgw.agent.disk import Disk
+from llmgw.agent.log_reader import LogReader
 from llmgw.agent.runner import Runner
 from llmgw.base.ids import NodeName
-from llmgw.runtime.supervisor import Supervisor
+from llmgw.runtime.supervisor import Owned, Supervisor
 from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import frame
 from llmgw.wire.messages import PROTOCOL, FromAgent, Hello, LogReply, LogRequest, Order, Refused, Said, Welcome, encode
@@ -24,8 +25,8 @@ REPORT_EVERY = 10.0
 """Seconds between two reports when nothing changes."""
 SEND_LIMIT = 30.0
 """Seconds that a peer may take to read what it is sent; then it is gone for us."""
-LARGEST_LOG = 6 << 20
-"""Bytes of log that one reply carries at the most, as JSON; below the limit of a frame."""
+QUESTIONS = 16
+"""Questions for logs that one connection may have open at a time."""
 LONGEST_SOCKET_PATH = 107
 """Bytes of a Unix socket's path that the kernel takes (108 with the final zero)."""
 
@@ -99,7 +100,8 @@ class _Connection:
         self._reader = reader
         self._writer = writer
         self._runner = runner
-        self._disk = disk
+        self._logs = LogReader(disk, runner.writes)
+        self._questions: set[Owned] = set()
         self._session = Session("agent")
         self._node = NodeName("")
         self._cluster = ""
@@ -113,9 +115,9 @@ class _Connection:
                         case Hello():
                             await self._greet(message)
                         case Order():
-                            self._runner.obey(message.order, self._cluster)
+                            self._runner.obey(message.order, self._cluster, message.secrets)
                         case LogRequest():
-                            await self._send(self._log(message))
+                            self._ask(message)
                         case _:
                             raise ProtocolError(f"{message.type!r} is not for an agent")
         finally:
@@ -140,8 +142,20 @@ class _Connection:
         await self._send(Welcome(PROTOCOL, __version__))
         self._tasks.job("reports", self._reports(), self._give_up)
 
+    def _ask(self, request: LogRequest) -> None:
+        """Answer on the side: a follower's question waits for lines, and orders must not wait with it."""
+        self._questions = {question for question in self._questions if not question.done}
+        if len(self._questions) < QUESTIONS:
+            answer = self._log(request)
+        else:
+            error = f"{QUESTIONS} questions for logs wait at this node already; end some of the followers"
+            answer = self._send(LogReply(request.id, 0, (), (), error))
+        self._questions.add(self._tasks.job("log", answer, self._give_up))
+
     def _give_up(self, error: BaseException) -> None:
-        log.warning("a control plane takes no reports", extra={"error": str(error) or type(error).__name__})
+        log.warning(
+            "a control plane does not take what it is sent", extra={"error": str(error) or type(error).__name__}
+        )
         self._writer.close()
 
     async def _reports(self) -> None:
@@ -159,18 +173,5 @@ class _Connection:
         async with asyncio.timeout(SEND_LIMIT):
             await self._writer.drain()
 
-    def _log(self, request: LogRequest) -> LogReply:
-        attempts = self._disk.attempts(request.shard)
-        attempt = request.attempt or (attempts[-1] if attempts else 0)
-        if attempt not in attempts:
-            kept = ", ".join(str(one) for one in attempts) or "none"
-            error = f"there is no log of attempt {attempt} of {request.shard} on this node; kept: {kept}"
-            return LogReply(request.id, attempt, tuple(attempts), (), error)
-        lines = self._disk.tail(request.shard, attempt, min(request.lines, 10_000))
-        fitting, size = 0, 0
-        for line in reversed(lines):  # control characters take six bytes each in JSON
-            size += 6 * len(line.encode()) + 4
-            if size > LARGEST_LOG:
-                break
-            fitting += 1
-        return LogReply(request.id, attempt, tuple(attempts), lines[len(lines) - fitting :])
+    async def _log(self, request: LogRequest) -> None:
+        await self._send(await self._logs.answer(request))

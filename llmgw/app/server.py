@@ -7,26 +7,31 @@ touched: they outlive the control plane, and the next one takes them over.
 import asyncio
 import contextlib
 import fcntl
+import hashlib
 import logging
 import os
 import random
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from stat import S_ISDIR
+from typing import IO, TYPE_CHECKING, Any
 
 from llmgw import __version__
 from llmgw.adapters.dir_source import DirSource
 from llmgw.adapters.git_source import GitSource
 from llmgw.adapters.local_link import LocalLink
 from llmgw.adapters.prometheus import exposition
+from llmgw.adapters.secrets import Secrets
 from llmgw.adapters.sql_store import SqlStore
 from llmgw.agent import procfs
+from llmgw.agent.lineage import end_with_parent
 from llmgw.agent.main import CannotStart, default_socket
-from llmgw.agent.process import end_with_parent
 from llmgw.app.worker import listening_socket
 from llmgw.base.ids import OwnerId
 from llmgw.catalog.compile import Accepted, Compiler
@@ -38,7 +43,7 @@ from llmgw.control.catalogs import Catalogs, CatalogState, compile_in_thread
 from llmgw.control.leadership import Leadership
 from llmgw.control.operator import OperatorApi
 from llmgw.control.reconcile import Reconciler
-from llmgw.control.sessions import Sessions
+from llmgw.control.sessions import SILENCE, Sessions, silence_limit
 from llmgw.control.status import Control, status
 from llmgw.control.workers import Workers
 from llmgw.ports.links import Link
@@ -47,6 +52,9 @@ from llmgw.ports.trees import TreeSource
 from llmgw.runtime.clock import RandomIds, SystemClock
 from llmgw.runtime.supervisor import Supervisor, first_of
 from llmgw.spec.node import Node
+
+if TYPE_CHECKING:
+    from llmgw.adapters.ssh_link import SshWays
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +83,7 @@ class ServerSettings:
     drain: float
     log_level: str
     ephemeral: bool = False
+    secrets_dir: Path | None = None
 
 
 def default_state_dir() -> Path:
@@ -106,6 +115,9 @@ class _Server:
         url = settings.store or f"sqlite:///{settings.state_dir / 'store.sqlite'}"
         self._store = SqlStore(url)
         rng = random.Random(os.urandom(16))
+        self._rng = rng
+        self._secrets = Secrets(os.environ, settings.secrets_dir)
+        self._ways: SshWays | None = None
         self._source: TreeSource = (
             DirSource(settings.cluster) if settings.worktree else GitSource(settings.cluster, self._clock)
         )
@@ -118,16 +130,9 @@ class _Server:
             lambda tree: asyncio.to_thread(compiler.compile, tree),
         )
         self._book = FleetBook(self._clock, self._wake)
-        self._sessions = Sessions(self._link, self._book, rng)
+        self._sessions = Sessions(self._link, self._book, rng, self._secrets, self._silence)
         self._leadership = Leadership(self._store, OwnerId(self._ids.new()), self._wake)
-        self._workers = Workers(
-            command=self._worker_command(),
-            wanted=settings.workers,
-            socket=_workers_socket(settings),
-            clock=self._clock,
-            changed=self._wake,
-            survivors=lambda: _left_workers(settings),
-        )
+        self._workers = self._gateway_workers()
         self._acts = Acts(self._store, self._store, self._clock)
         self._reconciler = Reconciler(
             self._catalogs,
@@ -140,23 +145,38 @@ class _Server:
             self._store,
             self._clock,
         )
-        self._admin = AdminApi(
+        self._admin = self._admin_api()
+        self._tasks = Supervisor("server")
+
+    def _gateway_workers(self) -> Workers:
+        settings = self._settings
+        return Workers(
+            command=self._worker_command(),
+            wanted=settings.workers,
+            socket=_workers_socket(settings),
+            clock=self._clock,
+            changed=self._wake,
+            survivors=lambda: _left_workers(settings),
+        )
+
+    def _admin_api(self) -> AdminApi:
+        operator = OperatorApi(
+            self._acts,
+            self._store,
+            self._clock,
+            self._reconciler.snapshot,
+            self._leadership.why_not,
+            self._wake,
+        )
+        return AdminApi(
             self._catalogs,
             self._reconciler,
             self._status,
             exposition(self._status),
             self._sessions.logs,
             compile_in_thread,
-            OperatorApi(
-                self._acts,
-                self._store,
-                self._clock,
-                self._reconciler.snapshot,
-                self._leadership.why_not,
-                self._wake,
-            ),
+            operator,
         )
-        self._tasks = Supervisor("server")
 
     async def run(self) -> None:
         if self._settings.ephemeral:
@@ -325,11 +345,20 @@ class _Server:
     def _link(self, node: Node) -> Link:
         if node.local:
             return LocalLink(default_socket())
-        from llmgw.adapters.ssh_link import SshLink  # noqa: PLC0415 - 20 MB that a cluster without SSH nodes does not need
+        from llmgw.adapters.ssh_link import (  # noqa: PLC0415 - 20 MB that a cluster without SSH nodes does not need
+            LONGEST_NAME,
+            SshLink,
+            SshWays,
+        )
 
-        tunnels = self._settings.state_dir / "tunnels"
-        tunnels.mkdir(exist_ok=True, mode=0o700)
-        return SshLink(tunnels, REMOTE_AGENT_SOCKET)
+        if self._ways is None:
+            directory = _tunnels_dir(self._settings.state_dir, LONGEST_NAME)
+            self._ways = SshWays.prepare(directory, REMOTE_AGENT_SOCKET, shutil.which("ssh"), self._secrets)
+        return SshLink(self._ways, node.name, random.Random(self._rng.random()))
+
+    def _silence(self) -> float:
+        catalog = self._catalogs.state.value.catalog
+        return silence_limit(catalog.cluster.control.unreachable_after) if catalog is not None else SILENCE
 
     def _status(self) -> dict[str, Any]:
         host, _ = self._settings.listen
@@ -428,6 +457,23 @@ def _left_workers(settings: ServerSettings) -> list[int]:
         if WORKER_MODULE in arguments and mark == arguments[arguments.index("--control") :][:2]:
             found.append(stat.pid)
     return found
+
+
+def _tunnels_dir(state_dir: Path, below: int) -> Path:
+    """Return where the sockets of tunnels lie: in the state directory, or below /tmp if their paths would be too long there.
+
+    There the directory is named after the state directory, and must be this user's alone. Raises CannotStart.
+    """
+    inside = state_dir / "tunnels"
+    if len(str(inside).encode()) + below <= LONGEST_SOCKET_PATH and ":" not in str(inside):
+        return inside
+    name = hashlib.sha256(str(state_dir).encode()).hexdigest()[:16]
+    short = Path(tempfile.gettempdir()) / f"llmgw-{os.geteuid()}-{name}"
+    short.mkdir(mode=0o700, exist_ok=True)
+    found = short.lstat()
+    if not S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise CannotStart(f"{short} is not this user's alone; remove it, or choose a shorter --state-dir")
+    return short
 
 
 def _workers_socket(settings: ServerSettings) -> Path:

@@ -28,6 +28,10 @@ app = typer.Typer(
 )
 ctl = typer.Typer(help="Questions to a running server.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(ctl, name="ctl")
+node = typer.Typer(
+    help="The agent on a node: install it, see what it lacks.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(node, name="node")
 
 
 Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The cluster directory.")]
@@ -53,6 +57,12 @@ def server(
         Path | None, typer.Option(envvar="LLMGW_ADMIN_SOCKET", help="Unix socket of the admin API.")
     ] = None,
     state_dir: Annotated[Path | None, typer.Option(envvar="LLMGW_STATE_DIR", help="Directory for state.")] = None,
+    secrets_dir: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="LLMGW_SECRETS_DIR", help="Directory of secrets, one file each, readable by this user only."
+        ),
+    ] = None,
     store: Annotated[
         str | None, typer.Option(envvar="LLMGW_STORE", help="Database URL; default is SQLite in the state directory.")
     ] = None,
@@ -73,6 +83,7 @@ def server(
         admin_listen=admin_listen,
         admin_socket=admin_socket,
         state_dir=state_dir,
+        secrets_dir=secrets_dir,
         store=store,
         workers=workers,
         drain=drain,
@@ -239,13 +250,104 @@ def logs(
     replica: Annotated[str, typer.Argument(help="The replica, as `llmgw status` names it.")],
     attempt: Annotated[int, typer.Option(min=0, help="Which start of it; 0 is the newest.")] = 0,
     lines: Annotated[int, typer.Option(min=1, max=10_000, help="How many of the last lines.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is added.")] = False,
     server: Server = "",
     as_json: Json = False,
 ) -> None:
-    """Show the end of an engine's output, also of earlier attempts."""
-    from llmgw.cli.states import show_logs
+    """Show an engine's output, also of earlier attempts and of replicas that are gone."""
+    from llmgw.cli.logs import show_logs
 
-    show_logs(replica, attempt, lines, server, as_json=as_json)
+    show_logs(replica, attempt, lines, server, follow=follow, as_json=as_json)
+
+
+UserUnit = Annotated[
+    bool | None,
+    typer.Option(
+        "--user-unit/--system",
+        help="A unit of the login user's systemd, or of the machine's.",
+        show_default="the machine's for root",
+    ),
+]
+Prefix = Annotated[
+    str,
+    typer.Option(
+        "--prefix", metavar="PATH", help="Where it goes on the node.", show_default="/opt/llmgw, or the user's"
+    ),
+]
+SecretsDir = Annotated[
+    Path | None, typer.Option("--secrets-dir", envvar="LLMGW_SECRETS_DIR", help="Directory of secrets, a file each.")
+]
+
+
+@node.command("install")
+def node_install(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The node, as its YAML names it.")],
+    directory: Directory = Path(),
+    user_unit: UserUnit = None,
+    no_unit: Annotated[bool, typer.Option("--no-unit", help="Without a unit: you start the agent yourself.")] = False,
+    prefix: Prefix = "",
+    offline: Annotated[bool, typer.Option("--offline", help="Install from a wheelhouse, without an index.")] = False,
+    wheelhouse: Annotated[
+        Path | None, typer.Option("--wheelhouse", metavar="DIR", help="Directory of wheels for the node's Python.")
+    ] = None,
+    secrets_dir: SecretsDir = None,
+    as_json: Json = False,
+) -> None:
+    """Install or upgrade a node's agent over SSH. Its engines run on; a second run changes nothing."""
+    from llmgw.cli.nodes import install_node, manager_of
+
+    install_node(
+        name,
+        directory,
+        manager=manager_of(user_unit=user_unit, no_unit=no_unit),
+        prefix=prefix,
+        offline=offline,
+        wheelhouse=wheelhouse,
+        secrets_dir=secrets_dir,
+        as_json=as_json,
+    )
+
+
+@node.command("check")
+def node_check(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="The nodes.", show_default=False)
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every node of the directory.")] = False,
+    directory: Directory = Path(),
+    user_unit: UserUnit = None,
+    prefix: Prefix = "",
+    secrets_dir: SecretsDir = None,
+    as_json: Json = False,
+) -> None:
+    """Say what nodes lack, in order, each with the command that mends it. Ends with 1 if something is missing."""
+    from llmgw.cli.nodes import check_nodes, manager_of
+
+    check_nodes(
+        names or [],
+        directory,
+        every=every,
+        manager=manager_of(user_unit=user_unit, no_unit=False),
+        prefix=prefix,
+        secrets_dir=secrets_dir,
+        as_json=as_json,
+    )
+
+
+@app.command()
+def doctor(
+    directory: Annotated[
+        Path, typer.Argument(metavar="[DIR]", envvar="LLMGW_CLUSTER", help="The cluster directory.")
+    ] = Path(),
+    listen: Annotated[str, typer.Option(envvar="LLMGW_LISTEN", help="Address of the gateway.")] = "127.0.0.1:8080",
+    state_dir: Annotated[Path | None, typer.Option(envvar="LLMGW_STATE_DIR", help="Directory for state.")] = None,
+    server: Server = "",
+    as_json: Json = False,
+) -> None:
+    """Say what this machine lacks to run the control plane, each with the command that mends it."""
+    from llmgw.cli.doctor import examine
+
+    examine(directory, listen, state_dir, server, as_json=as_json)
 
 
 for command in COMMANDS:

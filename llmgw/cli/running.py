@@ -28,11 +28,14 @@ def serve(
     drain: float,
     log_level: str,
     ephemeral: bool,
+    secrets_dir: Path | None = None,
 ) -> None:
     """Run the control plane."""
     from llmgw.app.logs import configure
     from llmgw.app.server import ServerSettings, default_state_dir, run_server
 
+    if secrets_dir is not None and not secrets_dir.is_dir():
+        raise Failed(f"there is no directory {secrets_dir}; create it (mode 0700), or name another with --secrets-dir")
     directory = (state_dir or default_state_dir()).absolute()
     settings = ServerSettings(
         cluster=cluster.absolute(),
@@ -46,6 +49,7 @@ def serve(
         drain=drain,
         log_level=_level(log_level),
         ephemeral=ephemeral,
+        secrets_dir=secrets_dir.absolute() if secrets_dir else None,
     )
     configure("server", log_level)
     try:

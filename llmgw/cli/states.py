@@ -1,9 +1,8 @@
-"""`llmgw status` and `llmgw logs`: what runs, what does not, and why."""
+"""`llmgw status`: what runs, what does not, and why."""
 
 import json
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlencode
 
 from llmgw.base.time import age
 from llmgw.cli.client import ask
@@ -13,6 +12,9 @@ from llmgw.cli.tables import cut, table
 
 LONGEST = 10
 """Rows of a table that fit beside the sums; of longer ones the status shows what is not as it should be, and sums."""
+
+QUIET = 30.0
+"""Seconds without a token, with work in flight, that are worth a word."""
 
 
 def show_status(server: str, *, as_json: bool, every: float | None = None) -> None:
@@ -26,16 +28,6 @@ def show_status(server: str, *, as_json: bool, every: float | None = None) -> No
         print(said())
     else:
         watch(said, every)
-
-
-def show_logs(replica: str, attempt: int, lines: int, server: str, *, as_json: bool) -> None:
-    """Print the end of an engine's log."""
-    query = urlencode({"replica": replica, "attempt": attempt, "lines": lines})
-    shown = ask(server, "GET", f"/v1/logs?{query}")
-    if as_json:
-        print(json.dumps(shown, indent=2))
-        return
-    print("\n".join(shown["lines"]))
 
 
 def text(shown: dict[str, Any]) -> str:
@@ -60,6 +52,9 @@ def _troubles(shown: dict[str, Any]) -> list[str]:
             of_nodes.append(f"! node {node['name']} is {node['state']}: {node['why']}")
         if node["complaint"]:
             of_nodes.append(f"! node {node['name']}: {node['complaint']}")
+        if node["gpu_trouble"]:
+            of_nodes.append(f"! node {node['name']}: {node['gpu_trouble']}")
+        of_nodes += [f"! node {node['name']}: card {card}" for card in node["gpus_unhealthy"] or ()]
     rest = len(of_nodes) - LONGEST
     more = [f"! and {rest} more of nodes (llmgw get nodes)"] if rest > 0 else []
     return [*said, *of_nodes[:LONGEST], *more]
@@ -136,10 +131,16 @@ def _replicas(shown: dict[str, Any]) -> list[str]:
 
 
 def _reason(one: dict[str, Any]) -> str:
-    reason = one["reason"] or one["degraded"] or ""
+    reason = "; ".join(said for said in (one["reason"] or one["degraded"], one["progress"], _quiet(one)) if said)
     if one["phase"] == "failed":
         return f"given up until its spec changes: {reason}"
     return str(reason)
+
+
+def _quiet(one: dict[str, Any]) -> str:
+    """Say that an engine with work makes no tokens, before it is stopped for that."""
+    quiet = one["quiet_for"]
+    return f"no token for {age(quiet)} with {one['engine_in_flight']} in flight" if quiet and quiet >= QUIET else ""
 
 
 def _nodes(shown: dict[str, Any]) -> list[str]:
@@ -152,12 +153,21 @@ def _nodes(shown: dict[str, Any]) -> list[str]:
             str(node["shards"] if node["shards"] is not None else "-"),
             str(node["cpus"] or "-"),
             f"{node['memory'] >> 30}GiB" if node["memory"] else "-",
+            _cards(node),
+            f"{node['disk_free'] / (1 << 30):.0f}GiB" if node["disk_free"] is not None else "-",
             node["agent_version"] or "-",
             str(node["refused_orders"] if node["refused_orders"] is not None else "-"),
         )
         for node in shown["nodes"]
     ]
-    return table(("NODE", "STATE", "SHARDS", "CPUS", "MEMORY", "AGENT", "REFUSED ORDERS"), rows)
+    return table(("NODE", "STATE", "SHARDS", "CPUS", "MEMORY", "GPUS", "DISK FREE", "AGENT", "REFUSED ORDERS"), rows)
+
+
+def _cards(node: dict[str, Any]) -> str:
+    if not node["gpus"]:
+        return "-"
+    lost = len(node["gpus_unhealthy"])
+    return f"{node['gpus']}" + (f" ({lost} unhealthy)" if lost else "")
 
 
 def _short(revision: str | None) -> str:

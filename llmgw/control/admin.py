@@ -9,28 +9,32 @@ import asyncio
 import base64
 import binascii
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from llmgw.base.ids import NodeName, ReplicaId, Revision, ShardId
+from llmgw.base.ids import NodeName, ReplicaId, Revision, ShardId, shard_id
 from llmgw.catalog.compile import Accepted, Rejected
 from llmgw.catalog.source import SourceTree
 from llmgw.control.catalogs import Catalogs, Compile
 from llmgw.control.operator import OperatorApi
 from llmgw.control.preview import as_json, preview
 from llmgw.control.reconcile import Reconciler
-from llmgw.plan.replicas import existing
+from llmgw.fleet.view import Reporting
+from llmgw.plan.replicas import Replica, existing
 from llmgw.plan.what_if import CannotSuppose
 from llmgw.ports.links import LinkBroken
-from llmgw.wire.messages import LogReply
+from llmgw.wire.messages import LogReply, LogRequest
 
 MAX_TREE = 64 << 20
 """Bytes of a plan request; a tree of 10,000 files is far below."""
 
-AskLogs = Callable[[NodeName, ShardId, int, int], Awaitable[LogReply]]
+LONGEST_WAIT = 30.0
+"""Seconds that a follower of a log may wait for one answer."""
+
+AskLogs = Callable[[NodeName, LogRequest], Awaitable[LogReply]]
 
 
 class AdminApi:
@@ -114,24 +118,60 @@ class AdminApi:
 
     async def _get_logs(self, request: web.Request) -> web.Response:
         replica = ReplicaId(request.query.get("replica", ""))
-        numbers = [request.query.get(name, default) for name, default in (("attempt", "0"), ("lines", "100"))]
-        if not all(number.isascii() and number.isdigit() and len(number) < 10 for number in numbers):
-            return _refuse(400, "attempt and lines are whole numbers")
-        attempt, lines = (int(number) for number in numbers)
+        asked = _log_request(shard_id(replica, 0), request.query)
+        if asked is None:
+            return _refuse(400, "attempt, lines, offset and wait are whole numbers")
         snapshot = self._reconciler.snapshot()
         known = existing(snapshot) if snapshot is not None else []
         found = next((one for one in known if one.id == replica), None)
-        if found is None:
-            names = ", ".join(one.id for one in known) or "none yet; nodes may still have to report"
-            return _refuse(404, f"there is no replica {replica!s}; there are: {names}")
+        # what is gone has left its logs on its node; which one that was, only the nodes know
+        answering = [name for name, view in snapshot.nodes.items() if isinstance(view, Reporting)] if snapshot else []
+        nodes = [found.node] if found is not None else sorted(answering)
+        replies = await asyncio.gather(*(self._ask(node, asked) for node in nodes))
+        for node, reply in zip(nodes, replies, strict=True):
+            if isinstance(reply, LogReply) and (reply.attempts or found is not None):
+                return _refuse(404, reply.error) if reply.error else _log_answer(replica, node, found, reply)
+        broken = [reply for reply in replies if isinstance(reply, str)]
+        if broken:
+            return _refuse(503, broken[0])
+        names = ", ".join(one.id for one in known) or "none yet; nodes may still have to report"
+        return _refuse(404, f"there is no replica {replica!s}, and no node has logs of it; there are: {names}")
+
+    async def _ask(self, node: NodeName, asked: LogRequest) -> LogReply | str:
+        """Return a node's answer, or why there is none."""
         try:
-            reply = await self._logs(found.node, found.spec.shard, attempt, lines)
+            return await self._logs(node, asked)
         except LinkBroken as error:
-            return _refuse(503, str(error))
-        if reply.error is not None:
-            return _refuse(404, reply.error)
-        body = {"replica": replica, "attempt": reply.attempt, "attempts": reply.attempts, "lines": reply.lines}
-        return web.json_response(body)
+            return str(error)
+
+
+def _log_request(shard: ShardId, query: Mapping[str, str]) -> LogRequest | None:
+    """Return the question that a query asks, or None if one of its numbers is none."""
+    numbers = {name: query.get(name, default) for name, default in (("attempt", "0"), ("lines", "100"), ("wait", "0"))}
+    offset = query.get("offset")
+    given = [*numbers.values(), *([offset] if offset is not None else [])]
+    if not all(number.isascii() and number.isdigit() and len(number) < 16 for number in given):
+        return None
+    wait = min(float(numbers["wait"]), LONGEST_WAIT)
+    return LogRequest(
+        0, shard, int(numbers["attempt"]), int(numbers["lines"]), int(offset) if offset is not None else None, wait
+    )
+
+
+def _log_answer(replica: ReplicaId, node: NodeName, found: Replica | None, reply: LogReply) -> web.Response:
+    return web.json_response(
+        {
+            "replica": replica,
+            "node": node,
+            "phase": found.phase if found is not None else "gone",
+            "attempt": reply.attempt,
+            "attempts": reply.attempts,
+            "lines": reply.lines,
+            "start": reply.start,
+            "next": reply.next,
+            "ended": reply.ended,
+        }
+    )
 
 
 async def _clear(socket: Path) -> None:

@@ -1,11 +1,16 @@
-"""The book of nodes: what is known of each, folded from the sessions' reports. Changes wake the reconciler."""
+"""The book of nodes: what is known of each, folded from the sessions' reports. Changes wake the reconciler.
+
+Every connection has a number of its own, and the book takes the word of a node's newest one alone: what an old one still
+has to say, a report or its own end, is about a time that is over.
+"""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from llmgw.base.ids import NodeName
 from llmgw.base.time import Clock
 from llmgw.fleet.report import Report
-from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Routes, fold, lose
+from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Routes, Unreachable, fold, lose
 
 
 class FleetBook:
@@ -15,6 +20,7 @@ class FleetBook:
         self._clock = clock
         self._changed = changed
         self._views: dict[NodeName, NodeView] = {}
+        self._connections: dict[NodeName, int] = {}
 
     @property
     def views(self) -> dict[NodeName, NodeView]:
@@ -29,9 +35,14 @@ class FleetBook:
         """Cease to know of a node that is empty and no longer wanted."""
         self._views.pop(node, None)
 
-    def heard(self, node: NodeName, report: Report, routes: Routes) -> None:
+    def connecting(self, node: NodeName) -> int:
+        """Return the number of a connection that is about to be made; older ones are not listened to from now on."""
+        self._connections[node] = self._connections.get(node, 0) + 1
+        return self._connections[node]
+
+    def heard(self, node: NodeName, connection: int, report: Report, routes: Routes) -> None:
         """Take a report that arrived on a live connection."""
-        before = self._views.get(node)
+        before = self._of(node, connection)
         if before is None:
             return
         after = fold(before, report, self._clock.now(), routes)
@@ -39,12 +50,26 @@ class FleetBook:
         if not _same(before, after):
             self._changed()
 
-    def lost(self, node: NodeName, why: str, surviving: Routes) -> None:
+    def rerouted(self, node: NodeName, connection: int, routes: Routes) -> None:
+        """Note other ways to the shards of a node, connected or not."""
+        before = self._of(node, connection)
+        if before is None or isinstance(before, NeverSeen) or before.routes == routes:
+            return
+        self._views[node] = replace(before, routes=routes)
+        self._changed()
+
+    def lost(self, node: NodeName, connection: int, why: str, surviving: Routes) -> None:
         """Note that the connection ended, or could not be made."""
-        before = self._views.get(node)
-        if before is not None:
-            self._views[node] = lose(before, self._clock.now(), why, surviving)
-            self._changed()
+        before = self._of(node, connection)
+        if before is None:
+            return
+        after = lose(before, self._clock.now(), why, surviving)
+        self._views[node] = replace(after, routes=surviving) if isinstance(after, Unreachable) else after
+        self._changed()
+
+    def _of(self, node: NodeName, connection: int) -> NodeView | None:
+        """Return what is known, if this connection is the one to add to it."""
+        return self._views.get(node) if self._connections.get(node) == connection else None
 
 
 def _same(before: NodeView, after: NodeView) -> bool:

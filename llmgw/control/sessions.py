@@ -1,15 +1,21 @@
 """One session a node: connect, greet, send the newest order, fold reports; again with backoff when the link breaks.
 
-A slow or dead node delays no other: each session is a task of its own. A session that ended cannot touch a newer one of
-the same node, since only the running task writes to the book. A node that left the catalog keeps its session until it
-is empty, so that what it runs is drained and not forgotten.
+A slow or dead node delays no other: each session is a task of its own. Every connection has a number, and the book listens
+to a node's newest one alone. Ways to engines may outlive a connection (a tunnel of its own, a node's own address): they
+are watched until the next one is up. A node that left the catalog keeps its session until it is empty, so that what it
+runs is drained and not forgotten.
+
+An order is sent with the values of the secrets that its shards name. They are looked up when it is sent and kept nowhere
+here; of what was sent, a salted digest is remembered, so that a value that changed is sent again.
 """
 
 import asyncio
+import hashlib
 import itertools
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from llmgw import __version__
@@ -19,7 +25,7 @@ from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.report import SERVING, Report
 from llmgw.fleet.table import Address
 from llmgw.fleet.view import report_of
-from llmgw.ports.links import Channel, Link, LinkBroken
+from llmgw.ports.links import Channel, Link, LinkBroken, NoSecrets, SecretSource, Target
 from llmgw.runtime.backoff import Backoff
 from llmgw.runtime.latest import Latest
 from llmgw.runtime.supervisor import Owned, Supervisor
@@ -33,20 +39,36 @@ from llmgw.wire.session import Session
 log = logging.getLogger(__name__)
 
 SILENCE = 35.0
-"""Seconds without a byte after which a connection is dead; agents report every 10."""
+"""Seconds without a byte after which a connection is dead, for the default `control.unreachable_after`."""
+SHORTEST_SILENCE = 15.0
+"""Agents report every 10 seconds; less than this, and one late report would end a good connection."""
 SEND_AGAIN = 5.0
 """Seconds after which an order is sent again if reports do not show its generation."""
 LOG_PATIENCE = 10.0
 """Seconds to wait for a node's reply to a question for logs."""
 
 
+def silence_limit(unreachable_after: float) -> float:
+    """Return after how much silence a connection is dead: a little after its node gets no new work for the same reason."""
+    return max(SHORTEST_SILENCE, unreachable_after + 5.0)
+
+
 class Sessions:
     """All sessions. Implements `OrderSink`. Use from the event loop's thread."""
 
-    def __init__(self, link: Callable[[Node], Link], book: FleetBook, rng: random.Random) -> None:
+    def __init__(
+        self,
+        link: Callable[[Node], Link],
+        book: FleetBook,
+        rng: random.Random,
+        secrets: SecretSource | None = None,
+        silence: Callable[[], float] = lambda: SILENCE,
+    ) -> None:
         self._link = link
         self._book = book
         self._rng = rng
+        self._secrets = secrets or NoSecrets()
+        self._silence = silence
         self._tasks = Supervisor("sessions")
         self._sessions: dict[NodeName, tuple[NodeSession, Owned]] = {}
 
@@ -54,15 +76,25 @@ class Sessions:
         """Have a session for each of these nodes, and for each other one that is not empty."""
         for name, node in nodes.items():
             running = self._sessions.get(name)
-            if running is not None and running[0].reaches(node, defaults):
+            if running is not None and running[0].reaches(node):
+                running[0].take(node, defaults)
                 continue
             order = None
             if running is not None:
                 order = running[0].order.value
+                running[0].replaced = True
                 running[1].cancel()
             self._book.expect(name)
             session = NodeSession(
-                cluster, name, node, defaults, self._link(node), self._book, random.Random(self._rng.random())
+                cluster,
+                name,
+                node,
+                defaults,
+                self._link(node),
+                self._book,
+                random.Random(self._rng.random()),
+                self._secrets,
+                self._silence,
             )
             session.order.set(order)
             self._sessions[name] = (session, self._tasks.loop(name, session.run()))
@@ -70,6 +102,7 @@ class Sessions:
             session, task = self._sessions[name]
             if session.empty(report_of(self._book.views[name])):
                 log.info("node left and is empty", extra={"node": name})
+                session.replaced = True
                 task.cancel()
                 del self._sessions[name]
                 self._book.forget(name)
@@ -95,18 +128,18 @@ class Sessions:
         return frozenset(name for name, (session, _) in self._sessions.items() if session.held_something)
 
     def send(self, orders: Mapping[NodeName, NodeOrder]) -> None:
-        """Replace the newest order of each node."""
+        """Replace the newest order of each node; one that stays is sent again if the value of a secret changed."""
         for name, order in orders.items():
             running = self._sessions.get(name)
-            if running is not None and running[0].order.value != order:
+            if running is not None and (running[0].order.value != order or running[0].has_other_secrets(order)):
                 running[0].order.set(order)
 
-    async def logs(self, node: NodeName, shard: ShardId, attempt: int, lines: int) -> LogReply:
-        """Ask a node for the end of an engine's log. Raises LinkBroken if it cannot be asked now."""
+    async def logs(self, node: NodeName, request: LogRequest) -> LogReply:
+        """Ask a node for an engine's log. Raises LinkBroken if it cannot be asked now."""
         running = self._sessions.get(node)
         if running is None:
             raise LinkBroken(f"there is no node {node}")
-        return await running[0].logs(shard, attempt, lines)
+        return await running[0].logs(request)
 
     async def failure(self) -> None:
         """Wait until a session's loop failed; raises then."""
@@ -129,6 +162,8 @@ class NodeSession:
         link: Link,
         book: FleetBook,
         rng: random.Random,
+        secrets: SecretSource,
+        silence: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._name = name
@@ -137,22 +172,42 @@ class NodeSession:
         self._link = link
         self._book = book
         self._backoff = Backoff(0.25, 15.0, rng)
-        self._routes: dict[ShardId, Address] = {}
+        self._secrets = secrets
+        self._silence = silence
+        self._salt = rng.randbytes(16)
+        self._sent_secrets = b""
+        self._number = 0
+        self._targets: dict[ShardId, Target] = {}
+        self._way: Channel | None = None
+        """The newest channel that there was, for the routes that outlive it."""
+        self._watch: Owned | None = None
+        self._watching = Supervisor(f"routes.{name}")
         self._channel: Channel | None = None
         self._questions: dict[int, asyncio.Future[LogReply]] = {}
         self._numbers = itertools.count(1)
         self._sent_at = 0.0
         self.order: Latest[NodeOrder | None] = Latest(None)
         self.held_something = False
+        self.replaced = False
+        """Whether another session has this node now, or none; this one makes no further connection."""
 
     @property
     def node(self) -> Node:
         """The node as this session knows it."""
         return self._node
 
-    def reaches(self, node: Node, defaults: SshDefaults) -> bool:
+    def reaches(self, node: Node) -> bool:
         """Whether this session would go to the same place for this spec."""
-        return _way(self._node, self._defaults) == _way(node, defaults)
+        return _place(self._node) == _place(node)
+
+    def take(self, node: Node, defaults: SshDefaults) -> None:
+        """Know the node by this spec from now on. Who logs in with which key matters at the next connect, and cuts nothing."""
+        self._node = node
+        self._defaults = defaults
+
+    def has_other_secrets(self, order: NodeOrder) -> bool:
+        """Whether secrets of this order, which was sent, have other values by now."""
+        return bool(self._sent_secrets) and self._digest(self._values(order)) != self._sent_secrets
 
     def empty(self, report: Report | None) -> bool:
         """Whether the node holds nothing and shall hold nothing.
@@ -165,19 +220,27 @@ class NodeSession:
 
     async def run(self) -> None:
         """Keep a connection up, for ever."""
-        while True:
-            try:
-                await self._connection()
-            except (LinkBroken, ProtocolError) as error:
-                surviving = self._routes if self._channel is not None and self._channel.routes_survive else {}
-                self._book.lost(self._name, str(error), dict(surviving))
-                log.warning("node does not answer: %s", error, extra={"node": self._name})
-            finally:
-                await self._drop()
-            await asyncio.sleep(self._backoff.next())
+        self._number = self._book.connecting(self._name)
+        self._book.rerouted(self._name, self._number, {})  # those of an earlier session went with it
+        try:
+            while True:
+                try:
+                    await self._connection()
+                except (LinkBroken, ProtocolError) as error:
+                    self._book.lost(self._name, self._number, str(error), self._surviving())
+                    log.warning("node does not answer: %s", error, extra={"node": self._name})
+                finally:
+                    await self._drop()
+                await asyncio.sleep(self._backoff.next())
+                if self.replaced:
+                    raise asyncio.CancelledError  # a library on the way kept ours to itself
+                self._number = self._book.connecting(self._name)
+        finally:
+            await self._watching.stop()
+            await self._link.close()
 
-    async def logs(self, shard: ShardId, attempt: int, lines: int) -> LogReply:
-        """Ask for the end of an engine's log. Raises LinkBroken."""
+    async def logs(self, request: LogRequest) -> LogReply:
+        """Ask for an engine's log; the request's id is set here. Raises LinkBroken."""
         channel = self._channel
         if channel is None:
             raise LinkBroken(f"node {self._name} is not connected now")
@@ -185,17 +248,20 @@ class NodeSession:
         question: asyncio.Future[LogReply] = asyncio.get_running_loop().create_future()
         self._questions[number] = question
         try:
-            async with asyncio.timeout(LOG_PATIENCE):
-                await channel.send(frame(encode(LogRequest(number, shard, attempt, lines))))
+            async with asyncio.timeout(LOG_PATIENCE + request.wait):
+                await channel.send(frame(encode(replace(request, id=number))))
                 return await question
         except TimeoutError as error:
-            raise LinkBroken(f"node {self._name} did not answer within {LOG_PATIENCE:.0f} s") from error
+            raise LinkBroken(f"node {self._name} did not answer within {LOG_PATIENCE + request.wait:.0f} s") from error
         finally:
             del self._questions[number]
 
     async def _connection(self) -> None:
         channel = await self._link.connect(self._node, self._defaults)
-        self._channel = channel
+        if self._watch is not None:
+            self._watch.cancel()
+        self._channel = self._way = channel
+        self._watch = self._watching.job("ways", self._follow_ways(channel), _raise)
         session = Session("control_of_agent")
         await channel.send(frame(encode(Hello(PROTOCOL, __version__, self._cluster, self._name))))
         sender: Owned | None = None
@@ -226,29 +292,60 @@ class NodeSession:
                 broken.exception()
 
     async def _receive(self, channel: Channel) -> bytes:
+        silence = self._silence()
         try:
-            async with asyncio.timeout(SILENCE):
+            async with asyncio.timeout(silence):
                 return await channel.receive()
         except TimeoutError as error:
-            raise LinkBroken(f"silent for {SILENCE:.0f} s") from error
+            raise LinkBroken(f"silent for {silence:.0f} s") from error
 
     async def _orders(self, channel: Channel) -> None:
         while True:
             version = self.order.version
             order = self.order.value
             if order is not None:
-                await channel.send(frame(encode(Order(order))))
+                values = self._values(order)
+                self._sent_secrets = self._digest(values)
+                await channel.send(frame(encode(Order(order, values))))
+                del values
                 self._sent_at = asyncio.get_running_loop().time()
             await self.order.newer(version)
 
     async def _report(self, channel: Channel, report: Report) -> None:
-        serving = {one.spec.shard: one.spec.port for one in report.shards if one.phase in SERVING}
-        self._routes = await channel.routes(serving)
-        self._book.heard(self._name, report, dict(self._routes))
+        self._targets = {
+            one.spec.shard: Target(one.spec.port, one.spec.host) for one in report.shards if one.phase in SERVING
+        }
+        routes = await channel.routes(self._targets)
+        self._book.heard(self._name, self._number, report, routes)
         order = self.order.value
         late = asyncio.get_running_loop().time() - self._sent_at > SEND_AGAIN
         if order is not None and (report.epoch, report.generation) < order.rank and late:
             self.order.set(order)
+
+    async def _follow_ways(self, channel: Channel) -> None:
+        """Tell the book when ways come or go by themselves, also after the connection's end, until there is another one."""
+        while True:
+            await channel.stirred()
+            try:
+                routes = await channel.routes(self._targets) if channel is self._channel else channel.surviving()
+            except LinkBroken:  # the connection's own task is told the same, and says so
+                routes = channel.surviving()
+            self._book.rerouted(self._name, self._number, routes)
+
+    def _surviving(self) -> dict[ShardId, Address]:
+        return self._way.surviving() if self._way is not None else {}
+
+    def _values(self, order: NodeOrder) -> dict[str, str]:
+        """Look up the secrets that an order's shards name; one that is not known is left out, and the agent says so."""
+        names = sorted({name for wanted in order.shards for name in wanted.spec.secrets.values()})
+        found = {name: self._secrets.get(name) for name in names}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _digest(self, values: Mapping[str, str]) -> bytes:
+        digest = hashlib.blake2b(key=self._salt)
+        for name, value in sorted(values.items()):
+            digest.update(f"{name}={len(value)}:{value}".encode())
+        return digest.digest()
 
     def _answer(self, reply: LogReply) -> None:
         question = self._questions.get(reply.id)
@@ -261,17 +358,19 @@ class NodeSession:
             if not question.done():
                 question.set_exception(LinkBroken(f"node {self._name} is not connected any more"))
         if channel is not None:
-            if not channel.routes_survive:
-                self._routes = {}
             await channel.close()
 
 
-def _way(node: Node, defaults: SshDefaults) -> object:
-    """All that decides how a node is reached; a default that it overrides is not a part of it."""
+def _place(node: Node) -> object:
+    """All that decides where a node is, and not how it is logged in to."""
     if node.ssh is None:
         return (node.local, node.agent_socket)
-    user, identity = node.ssh.user or defaults.user, node.ssh.identity_file or defaults.identity_file
-    return (node.ssh.host, node.ssh.port, node.ssh.host_key, user, identity, node.agent_socket)
+    hops = [(hop.host, hop.port, hop.host_key) for hop in node.ssh.proxy_jump]
+    return (node.ssh.host, node.ssh.port, node.ssh.host_key, hops, node.agent_socket)
+
+
+def _raise(error: BaseException) -> None:
+    raise error  # a fault of ours: the loop's handler shows all of it
 
 
 def _sender_died(channel: Channel, broken: asyncio.Future[None], tasks: Supervisor, error: BaseException) -> None:

@@ -1,12 +1,13 @@
 """The status: aggregates and the tables behind them, derived from one snapshot, so that they cannot disagree."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from llmgw.base.ids import NodeName, ReplicaId
 from llmgw.catalog.problems import Problem
 from llmgw.control.catalogs import CatalogState
 from llmgw.control.overview import overview
+from llmgw.fleet.report import Report
 from llmgw.fleet.usage import Active, Idle, Unknown, UsageView
 from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Unreachable, report_of
 from llmgw.plan.replicas import Replica, existing
@@ -112,6 +113,7 @@ def _node(name: NodeName, view: NodeView, snapshot: Snapshot | None) -> dict[str
         "complaint": (report.facts.complaint or None) if report else None,
         "epoch": report.epoch if report else None,
         "generation": report.generation if report else None,
+        **_machine(report),
     }
     match view:
         case NeverSeen(since=since, why=why):
@@ -120,6 +122,23 @@ def _node(name: NodeName, view: NodeView, snapshot: Snapshot | None) -> dict[str
             return {**row, "state": "unreachable", "why": why, "since": since}
         case Reporting(at=at):
             return {**row, "state": "reporting", "why": None, "since": at}
+
+
+def _machine(report: Report | None) -> dict[str, Any]:
+    """Return what a node says of its machine; None for what is not known, so that no number is made up."""
+    if report is None:
+        keys = ("driver", "gpus", "gpus_unhealthy", "gpu_trouble", "disk_free", "cgroups", "adoptions")
+        return dict.fromkeys(keys)
+    facts = report.facts
+    return {
+        "driver": facts.driver or None,
+        "gpus": len(report.gpus),
+        "gpus_unhealthy": [f"{gpu.index} ({gpu.name}): {gpu.unhealthy}" for gpu in report.gpus if gpu.unhealthy],
+        "gpu_trouble": facts.gpu_trouble or None,
+        "disk_free": facts.disk_free,
+        "cgroups": facts.cgroups or None,
+        "adoptions": asdict(facts.adoptions),
+    }
 
 
 def _models(snapshot: Snapshot, replicas: list[Replica], last: Plan | None) -> list[dict[str, Any]]:
@@ -149,6 +168,7 @@ def _why_not_ready(own: list[Replica], published: set[ReplicaId]) -> list[str]:
     for one in own:
         if one.id not in published and not one.draining and not one.leaving:
             reason = f": {one.report.reason.text}" if one.report and one.report.reason else ""
+            reason += f" ({one.report.progress})" if one.report and one.report.progress else ""
             where = "" if one.node_answers else f", node {one.node} does not answer"
             said.append(f"{one.id} ({one.phase}{reason}{where})")
     return said
@@ -173,6 +193,10 @@ def _replica(one: Replica, snapshot: Snapshot, now: float) -> dict[str, Any]:
         "address": str(one.address) if one.address else None,
         "node_answers": one.node_answers,
         "reason": report.reason.text if report and report.reason else None,
+        "reason_code": report.reason.code if report and report.reason else None,
+        "progress": (report.progress or None) if report else None,
+        "engine_in_flight": report.in_flight if report else None,
+        "quiet_for": report.quiet_for if report else None,
         "degraded": report.degraded if report else None,
         "last_end": (
             {

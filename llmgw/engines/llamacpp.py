@@ -9,8 +9,9 @@ Without `llama-server` on the node, `llmgw.agent.llamacpp` runs the same C++ ser
 """
 
 from llmgw.base.ids import ModelName, shard_id
+from llmgw.engines.exits import LLAMACPP
 from llmgw.engines.placed import Placed
-from llmgw.engines.shard import PYTHON, WEIGHTS, ExitPattern, MetricNames, RestartPolicy, ShardSpec
+from llmgw.engines.shard import PYTHON, WEIGHTS, Fetch, MetricNames, RestartPolicy, ShardSpec, fetched_name
 from llmgw.spec.common import Secret
 
 OWN_PROGRAMS = (("llama-server",), (PYTHON, "-m", "llmgw.agent.llamacpp"))
@@ -23,18 +24,6 @@ METRICS = MetricNames(
     generation_tokens="llamacpp:tokens_predicted_total",
     activity="/slots",
     from_loop=True,
-)
-
-EXIT_PATTERNS = (
-    ExitPattern(r"couldn't bind HTTP server socket", "port_taken", "the port is taken by another process"),
-    ExitPattern(
-        r"failed to (load|open) .*(model|GGUF)|error loading model", "weights_bad", "the weights cannot be loaded"
-    ),
-    ExitPattern(
-        r"invalid argument|unrecognized arguments|error: argument", "bad_arguments", "the engine refused its arguments"
-    ),
-    ExitPattern(r"failed to create context", "context_too_large", "the context does not fit in memory"),
-    ExitPattern(r"out of memory|failed to allocate", "out_of_memory", "memory ran out"),
 )
 
 
@@ -59,7 +48,10 @@ class LlamaCpp:
         )
         backoff = placed.backoff
         env = {**definition_env, **profile.env}
-        assert model.weights.path is not None, "the planner places no other weights"
+        weights = model.weights
+        fetch = Fetch(weights.url, weights.sha256) if weights.url and weights.sha256 else None
+        path = fetched_name(fetch.url, fetch.sha256) if fetch else weights.path
+        assert path is not None, "the planner places no other weights"
         return (
             ShardSpec(
                 shard=shard_id(placed.replica, 0),
@@ -71,7 +63,7 @@ class LlamaCpp:
                 programs=(tuple(command),) if command else OWN_PROGRAMS,
                 args=args,
                 env={name: value for name, value in env.items() if isinstance(value, str)},
-                weights=model.weights.path,
+                weights=path,
                 port=placed.head.port,
                 served_name=model.name,
                 ready_path="/health",
@@ -81,11 +73,12 @@ class LlamaCpp:
                 start_timeout=profile.start_timeout,
                 stop_grace=10.0,
                 restarts=RestartPolicy(backoff.base, backoff.max, backoff.give_up_after, backoff.reset_after),
-                exit_patterns=EXIT_PATTERNS,
+                exit_patterns=LLAMACPP,
                 host=placed.head.host,
                 gpus=placed.head.gpus,
                 secrets={name: value.secret for name, value in env.items() if isinstance(value, Secret)},
                 stall_after=profile.stall_after,
                 metrics=METRICS,
+                fetch=fetch,
             ),
         )

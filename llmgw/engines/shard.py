@@ -5,8 +5,10 @@ lie (`WEIGHTS`) and which Python runs the agent (`PYTHON`). `programs` is a list
 because the control plane does not know what is installed on the node.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from llmgw.base.ids import ModelName, ReplicaId, RestartHash, ShardId
 
@@ -58,6 +60,15 @@ class MetricNames:
 
 
 @dataclass(frozen=True, slots=True)
+class Fetch:
+    """A file that a node gets for itself before the shard starts; `ShardSpec.weights` says where it then lies."""
+
+    url: str
+    sha256: str
+    """64 hexadecimal digits; what does not match is not kept."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShardSpec:
     """One shard of a replica: what to run, where it listens, how to know that it is ready, how to stop it."""
 
@@ -94,5 +105,17 @@ class ShardSpec:
     stall_after: float = 300.0
     """Seconds with requests in flight and no token after which the engine counts as stalled."""
     metrics: MetricNames | None = None
+    fetch: Fetch | None = None
+    """Where the weights come from, if the node is to get them; `weights` is then relative to its weights directory."""
     shards: int = 1
     """How many shards the replica has."""
+
+
+def fetched_name(url: str, sha256: str) -> str:
+    """Return the name under which a fetched file is kept: of its content first, so that two URLs of one file share it.
+
+    The end of the URL's path is kept for people, and for engines that look at the suffix.
+    """
+    last = urlsplit(url).path.rpartition("/")[2]
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", last)[-100:] or "weights"
+    return f"{sha256[:16]}-{plain}"

@@ -123,8 +123,9 @@ def not_yet(model: Model, profile: Profile, engines: Mapping[str, Engine]) -> st
     """Say what this version cannot do yet that the profile asks for; empty if it can do all of it."""
     if profile.engine not in engines:
         return f"profile {profile.name}: this version of llmgw cannot run {profile.engine} yet"
-    if model.weights.path is None:
-        return f"profile {profile.name}: this version of llmgw fetches no weights yet; give a `path` on the node"
+    if model.weights.hf is not None:
+        text = "this version of llmgw fetches nothing from Hugging Face yet; give a `url` or a `path` on the node"
+        return f"profile {profile.name}: {text}"
     if profile.runtime != "process":
         return f"profile {profile.name}: this version of llmgw runs no containers yet"
     return ""

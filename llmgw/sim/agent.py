@@ -16,8 +16,11 @@ from dataclasses import dataclass, field, replace
 
 from llmgw import __version__
 from llmgw.agent.events import (
+    CancelFetch,
     Event,
     Exited,
+    Fetch,
+    Fetched,
     Found,
     Gone,
     Instruction,
@@ -33,6 +36,7 @@ from llmgw.agent.events import (
     Stop,
     Tick,
 )
+from llmgw.agent.liveness import Pulse
 from llmgw.agent.state import AgentState
 from llmgw.base.ids import BootId, NodeName, ShardId
 from llmgw.base.time import Clock
@@ -40,7 +44,7 @@ from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.report import Facts, Gpu, GpuUser, Reason
 from llmgw.runtime.latest import Latest
-from llmgw.runtime.supervisor import Supervisor
+from llmgw.runtime.supervisor import Owned, Supervisor
 from llmgw.sim.link import FakeNetwork, Peer
 from llmgw.wire.frames import frame
 from llmgw.wire.messages import PROTOCOL, FromAgent, Hello, Order, Said, Welcome, encode
@@ -84,6 +88,8 @@ class Machine:
     local: bool = False
     """Whether it is the control plane's own host."""
     missing_weights: set[str] = field(default_factory=set)
+    fetched: set[str] = field(default_factory=set)
+    """Weights that were fetched to here."""
     foreign_ports: set[int] = field(default_factory=set)
     cards: list[Gpu] = field(default_factory=list)
     """Its cards when nothing is wrong and nothing runs."""
@@ -198,6 +204,7 @@ class Agent:
         self._kick = asyncio.Event()
         self._changes = Latest(0)
         self._stopped = False
+        self._fetches: dict[ShardId, Owned] = {}
 
     def start(self) -> None:
         """Adopt what there is, and listen."""
@@ -301,6 +308,10 @@ class Agent:
 
     def _do(self, instruction: Instruction) -> None:
         match instruction:
+            case Fetch():
+                self._fetches[instruction.spec.shard] = self._tasks.job("fetch", self._fetch(instruction.spec))
+            case CancelFetch():
+                self._fetches.pop(instruction.shard).cancel()
             case Start():
                 self._start(instruction)
             case Probe():
@@ -322,11 +333,20 @@ class Agent:
         outcome.on_end = self._on_end
         loop.call_soon(self.dispatch, Started(start.spec, start.attempt, outcome.pid))
 
+    async def _fetch(self, spec: ShardSpec) -> None:
+        assert spec.fetch is not None
+        if spec.weights not in self.machine.fetched:
+            await asyncio.sleep(self.machine.between(0.5, 5.0))
+            self.machine.fetched.add(spec.weights)
+        self.dispatch(Fetched(spec.shard, spec.fetch))
+
     async def _probe(self, probe: Probe) -> None:
         await asyncio.sleep(self.machine.between(0.001, 0.05))
         now = asyncio.get_running_loop().time()
         ready = any(one.pid == probe.pid and one.is_ready(now) for one in self.machine.alive)
-        self.dispatch(Probed(probe.spec.shard, probe.attempt, ready, "" if ready else "/health answers 503"))
+        pulse = Pulse(answered=True, in_flight=0, tokens=0.0) if probe.figures else None
+        text = "" if ready else "/health answers 503"
+        self.dispatch(Probed(probe.spec.shard, probe.attempt, ready, text, pulse=pulse))
 
     async def _stop(self, stop: Stop) -> None:
         engine = next((one for one in self.machine.alive if one.pid == stop.pid), None)

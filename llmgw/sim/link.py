@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from llmgw.base.ids import NodeName, ShardId
 from llmgw.fleet.table import Address, TcpAddress, UnixAddress
-from llmgw.ports.links import LinkBroken
+from llmgw.ports.links import LinkBroken, Target
 from llmgw.spec.cluster import SshDefaults
 from llmgw.spec.node import Node
 
@@ -90,7 +90,7 @@ class FakeChannel:
         self._network = network
         self._node = node
         self._peer = peer
-        self.routes_survive = node.local
+        self._routes: dict[ShardId, Address] = {}
 
     async def send(self, data: bytes) -> None:
         """Send bytes. Raises LinkBroken."""
@@ -105,11 +105,25 @@ class FakeChannel:
             raise LinkBroken("the agent closed the connection")
         return data
 
-    async def routes(self, ports: Mapping[ShardId, int]) -> dict[ShardId, Address]:
-        """Tell where each port is reached. Raises LinkBroken."""
+    async def routes(self, targets: Mapping[ShardId, Target]) -> dict[ShardId, Address]:
+        """Tell where each engine is reached. Raises LinkBroken."""
         await self._network.pause()
         self._raise_if_ended()
-        return {shard: self._network.address(self._node, port) for shard, port in ports.items()}
+        self._routes = {
+            shard: target.outside(self._node) or self._network.address(self._node, target.port)
+            for shard, target in targets.items()
+        }
+        return dict(self._routes)
+
+    def surviving(self) -> dict[ShardId, Address]:
+        """Tunnels go with the connection; addresses of the node do not."""
+        if self._node.local or self._peer.outward.ended is None:
+            return dict(self._routes)
+        return {shard: address for shard, address in self._routes.items() if isinstance(address, TcpAddress)}
+
+    async def stirred(self) -> None:
+        """Never: a way goes with its connection only."""
+        await asyncio.get_running_loop().create_future()
 
     async def close(self) -> None:
         """End the connection."""
@@ -143,6 +157,9 @@ class FakeNetwork:
         self._peers.setdefault(name, []).append(peer)
         accept(peer)
         return FakeChannel(self, node, peer)
+
+    async def close(self) -> None:
+        """Nothing outlives a channel here."""
 
     async def pause(self) -> None:
         """Let a little time pass."""

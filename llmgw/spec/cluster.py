@@ -156,9 +156,7 @@ class SshDefaults(SpecModel):
         description="Private key on the control plane's host; without it, the keys of the running ssh-agent.",
         json_schema_extra=impact(Impact.LIVE),
     )
-    identity: Secret | None = Field(
-        None, description="Private key as a secret.", json_schema_extra=planned(Impact.LIVE)
-    )
+    identity: Secret | None = Field(None, description="Private key as a secret.", json_schema_extra=impact(Impact.LIVE))
 
 
 class EngineMetrics(SpecModel):

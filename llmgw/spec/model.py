@@ -65,12 +65,14 @@ class Weights(SpecModel):
         json_schema_extra=impact(Impact.REDOWNLOAD),
     )
     url: HttpUrl | None = Field(
-        None, description="Where to fetch the file.", json_schema_extra=planned(Impact.REDOWNLOAD)
+        None,
+        description="Where each node fetches the file from, into its weights directory.",
+        json_schema_extra=impact(Impact.REDOWNLOAD),
     )
     sha256: Sha256 | None = Field(
         None,
-        description="Digest of the file; a URL needs it.",
-        json_schema_extra=planned(Impact.REDOWNLOAD),
+        description="Digest of the file: a URL needs it, and what does not match is not kept. With a `path` it is not checked.",
+        json_schema_extra=impact(Impact.REDOWNLOAD),
     )
 
     @model_validator(mode="after")

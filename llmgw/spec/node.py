@@ -30,12 +30,12 @@ HostKey = Annotated[
 class Hop(SpecModel):
     """A machine to jump through on the way to a node."""
 
-    host: Text = Field(description="Host name or address.", json_schema_extra=planned(Impact.LIVE))
-    port: Port = Field(22, description="TCP port of sshd.", json_schema_extra=planned(Impact.LIVE))
+    host: Text = Field(description="Host name or address.", json_schema_extra=impact(Impact.LIVE))
+    port: Port = Field(22, description="TCP port of sshd.", json_schema_extra=impact(Impact.LIVE))
     user: Text | None = Field(
-        None, description="User to log in as; default is the cluster's.", json_schema_extra=planned(Impact.LIVE)
+        None, description="User to log in as; default is the cluster's.", json_schema_extra=impact(Impact.LIVE)
     )
-    host_key: HostKey = Field(description="The machine's public host key.", json_schema_extra=planned(Impact.LIVE))
+    host_key: HostKey = Field(description="The machine's public host key.", json_schema_extra=impact(Impact.LIVE))
 
 
 class Ssh(SpecModel):
@@ -55,13 +55,11 @@ class Ssh(SpecModel):
         description="Private key on the control plane's host; default is the cluster's.",
         json_schema_extra=impact(Impact.LIVE),
     )
-    identity: Secret | None = Field(
-        None, description="Private key as a secret.", json_schema_extra=planned(Impact.LIVE)
-    )
+    identity: Secret | None = Field(None, description="Private key as a secret.", json_schema_extra=impact(Impact.LIVE))
     proxy_jump: list[Hop] = Field(
         default_factory=list,
         description="Machines to jump through, the first one nearest to the control plane.",
-        json_schema_extra=planned(Impact.LIVE),
+        json_schema_extra=impact(Impact.LIVE),
     )
 
 
@@ -148,10 +146,10 @@ class Node(SpecModel):
     traffic: Literal["tunnel", "direct"] = Field(
         "tunnel",
         description="Whether requests reach engines through SSH, or straight at the node's `address`.",
-        json_schema_extra=planned(Impact.RESTART),
+        json_schema_extra=impact(Impact.RESTART),
     )
     address: Text | None = Field(
-        None, description="Address of the node for `traffic: direct`.", json_schema_extra=planned(Impact.RESTART)
+        None, description="Address of the node for `traffic: direct`.", json_schema_extra=impact(Impact.RESTART)
     )
     weights_dir: AbsolutePath | None = Field(
         None,

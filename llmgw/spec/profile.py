@@ -117,7 +117,7 @@ class Profile(SpecModel):
     stall_after: Duration = Field(
         300.0,
         description="Time without a token, with requests in flight, after which an engine counts as stalled.",
-        json_schema_extra=planned(Impact.LIVE),
+        json_schema_extra=impact(Impact.LIVE),
     )
     runtime: Literal["process", "docker", "podman"] = Field(
         "process",

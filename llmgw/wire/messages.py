@@ -54,7 +54,7 @@ class Order:
     """The node's whole wanted state, and the values of the secrets its shards name (which no order holds)."""
 
     order: NodeOrder
-    secrets: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     type: Literal["order"] = "order"
 
 
@@ -68,12 +68,16 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
-    """Asks for the end of a shard's log; attempt 0 means the newest."""
+    """Asks for the end of a shard's log, or for what follows `offset` in it; attempt 0 means the newest."""
 
     id: int
     shard: ShardId
     attempt: int
     lines: int
+    offset: int | None = None
+    """Byte to read from; None asks for the last lines."""
+    wait: float = 0.0
+    """Seconds that the answer may wait for something to follow `offset`."""
     type: Literal["log_request"] = "log_request"
 
 
@@ -86,6 +90,12 @@ class LogReply:
     attempts: tuple[int, ...]
     lines: tuple[str, ...]
     error: str | None = None
+    start: int = 0
+    """Byte of the log that the lines begin at; beyond the asked-for offset if the bytes there were dropped."""
+    next: int = 0
+    """Offset to ask for next."""
+    ended: bool = False
+    """The attempt writes no more."""
     type: Literal["log_reply"] = "log_reply"
 
 

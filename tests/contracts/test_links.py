@@ -8,7 +8,8 @@ import pytest
 
 from llmgw.adapters.local_link import LocalLink
 from llmgw.base.ids import NodeName, ShardId
-from llmgw.ports.links import Link, LinkBroken
+from llmgw.fleet.table import TcpAddress
+from llmgw.ports.links import Link, LinkBroken, Target
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.sim.link import FakeNetwork, Peer
 from llmgw.spec.cluster import SshDefaults
@@ -119,9 +120,29 @@ async def test_routes_are_exactly_what_is_asked_for(place: Place) -> None:
     await place.start()
     channel = await place.link.connect(NODE, SshDefaults())
     one, two = ShardId("m-0.s0"), ShardId("m-1.s0")
-    assert set(await channel.routes({one: 20000, two: 20001})) == {one, two}
-    routes = await channel.routes({two: 20001})
+    assert set(await channel.routes({one: Target(20000), two: Target(20001)})) == {one, two}
+    routes = await channel.routes({two: Target(20001)})
     assert set(routes) == {two}
+    assert channel.surviving() == routes
     assert await channel.routes({}) == {}
+    assert channel.surviving() == {}
     await channel.close()
+    await place.stop()
+
+
+async def test_an_engine_on_the_nodes_own_address_is_reached_there_and_stays_so(place: Place) -> None:
+    await place.start()
+    node = NODE.model_copy(update={"traffic": "direct", "address": "10.0.0.9"})
+    channel = await place.link.connect(node, SshDefaults())
+    own, any_address, inside = ShardId("a-0.s0"), ShardId("a-1.s0"), ShardId("a-2.s0")
+    targets = {own: Target(20000, "10.0.0.9"), any_address: Target(20001, "0.0.0.0"), inside: Target(20002)}
+    routes = await channel.routes(targets)
+    assert routes[own] == TcpAddress("10.0.0.9", 20000)
+    assert routes[any_address] == TcpAddress("10.0.0.9", 20001)
+    assert routes[inside] == TcpAddress("127.0.0.1", 20002), "one that was started before the traffic changed"
+    await channel.send(b"bye")
+    with pytest.raises(LinkBroken):
+        await channel.receive()
+    await channel.close()
+    assert channel.surviving() == routes
     await place.stop()

@@ -70,6 +70,16 @@ class Switches:
     """Exit status for exit_after."""
     exit_at_once: int | None = None
     """Ends with this status before it listens."""
+    wedge_after: int | None = None
+    """After so many events in all, no request gets another, while /health goes on to answer 200."""
+    silent_metrics: bool = False
+    """When wedged, does not answer /metrics and /slots either, as a loop that hangs."""
+    no_health: bool = False
+    """Does not answer /health at all, as a busy front."""
+    lose_port_after: float | None = None
+    """Closes its listening socket so long after its start, and lives on."""
+    log_every: float | None = None
+    """Writes a line to its log so often."""
     ignore_sigterm: bool = False
     spawn_child: bool = False
     """Starts a grandchild whose parent ends: an orphan in the engine's process group."""
@@ -112,6 +122,8 @@ class FakeEngine:
         self._server: asyncio.Server | None = None
         self._ready_at = 0.0
         self._exit: asyncio.TimerHandle | None = None
+        self.events = 0
+        """Events of all generations so far: what a token counter would say."""
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, path: str | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -123,6 +135,18 @@ class FakeEngine:
             self.port = self._server.sockets[0].getsockname()[1]
         self._ready_at = loop.time() + self.switches.load_seconds
         self.arm()
+        if self.switches.lose_port_after is not None:
+            loop.call_later(self.switches.lose_port_after, self.refuse_connections)
+        self.chatter()
+
+    def chatter(self, number: int = 0) -> None:
+        if self.switches.log_every is not None:
+            print(f"fake engine: still waiting, {number}", file=sys.stderr, flush=True)
+            asyncio.get_running_loop().call_later(self.switches.log_every, self.chatter, number + 1)
+
+    @property
+    def wedged(self) -> bool:
+        return self.switches.wedge_after is not None and self.events >= self.switches.wedge_after
 
     async def stop(self) -> None:
         assert self._server is not None
@@ -221,6 +245,8 @@ class Connection(asyncio.Protocol):
             self.idle.cancel()
         self.served += 1
         path = self.url.decode().partition("?")[0]
+        if self.is_silent(path):
+            return
         answer = self.own_answer(path)
         if answer is not None:
             status, document = answer
@@ -233,6 +259,12 @@ class Connection(asyncio.Protocol):
             self.generate()
 
     # What is not a generation
+
+    def is_silent(self, path: str) -> bool:
+        engine, switches = self.engine, self.engine.switches
+        if path == "/health":
+            return switches.no_health and not engine.loading
+        return path in {"/metrics", "/slots"} and switches.silent_metrics and engine.wedged
 
     def own_answer(self, path: str) -> tuple[int, object] | None:
         engine, switches = self.engine, self.engine.switches
@@ -247,7 +279,7 @@ class Connection(asyncio.Protocol):
         if path == "/health" and switches.health_status is not None:
             engine.seen.probes += 1
             return switches.health_status, {"status": "told"}
-        if path not in {"/health", "/v1/models", "/metrics"}:
+        if path not in {"/health", "/v1/models", "/metrics", "/slots"}:
             return None
         engine.seen.probes += 1
         return (503, LOADING) if engine.loading else self.probe_answer(path)
@@ -260,7 +292,14 @@ class Connection(asyncio.Protocol):
             model = {"id": engine.alias, "object": "model", "created": CREATED, "owned_by": "llamacpp"}
             return 200, {"object": "list", "data": [model]}
         active = engine.seen.active
-        return 200, f"# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing {active}\n"
+        if path == "/slots":
+            slot = {"id": 0, "is_processing": active > 0, "next_token": [{"n_decoded": engine.events}]}
+            return 200, [slot]
+        return 200, (
+            f"# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing {active}\n"
+            "llamacpp:requests_deferred 0\nllamacpp:prompt_tokens_total 0\n"
+            f"llamacpp:tokens_predicted_total {engine.events - engine.events % 1000}\n"
+        )
 
     def answer(self, status: int, document: object) -> None:
         text = json.dumps(document).encode()
@@ -344,7 +383,7 @@ class Connection(asyncio.Protocol):
         """Write events until it is time to wait."""
         switches = self.engine.switches
         while not self.transport.is_closing():
-            if switches.stall_after == self.count:
+            if switches.stall_after == self.count or self.engine.wedged:
                 return
             if switches.bad_chunk_after == self.count:
                 self.transport.write(b"zz\r\nnot a chunk\r\n")
@@ -357,6 +396,7 @@ class Connection(asyncio.Protocol):
                 return
             self.event(self.chunk_document(self.count))
             self.count += 1
+            self.engine.events += 1
             if switches.chunk_interval:
                 self.timer = asyncio.get_running_loop().call_later(switches.chunk_interval, self.step)
                 return

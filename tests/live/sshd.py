@@ -4,6 +4,8 @@ import getpass
 import subprocess
 from pathlib import Path
 
+import psutil
+
 from tests.live.conftest import program
 from tests.live.lab import Lab, free_port
 
@@ -11,9 +13,11 @@ from tests.live.lab import Lab, free_port
 class Sshd:
     """One running sshd. It ends with the lab that it belongs to."""
 
-    def __init__(self, lab: Lab) -> None:
+    def __init__(self, lab: Lab, name: str = "ssh", *, netns: str | None = None, address: str = "127.0.0.1") -> None:
         self.binary = program("sshd")
-        self.root = lab.root / "ssh"
+        self.netns = netns
+        self.address = address
+        self.root = lab.root / name
         self.root.mkdir(mode=0o700)
         self.port = free_port()
         self.user = getpass.getuser()
@@ -38,17 +42,18 @@ class Sshd:
         self.host_key = host_key
         config = self.root / "sshd_config"
         config.write_text(
-            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {host_key}\nPidFile none\n"
+            f"Port {self.port}\nListenAddress {self.address}\nHostKey {host_key}\nPidFile none\n"
             f"AuthorizedKeysFile {self.authorized}\nStrictModes no\nUsePAM no\nPasswordAuthentication no\n"
             "PermitRootLogin prohibit-password\nAllowStreamLocalForwarding yes\nAllowTcpForwarding yes\nLogLevel VERBOSE\n"
         )
         Path("/run/sshd").mkdir(
             mode=0o755, exist_ok=True
         )  # its privilege separation directory, made by the init script
+        inside = ["ip", "netns", "exec", self.netns] if self.netns else []
         with (self.lab.root / "sshd.log").open("ab") as log:
-            process = subprocess.Popen([self.binary, "-D", "-e", "-f", str(config)], stdout=log, stderr=log)
+            process = subprocess.Popen([*inside, self.binary, "-D", "-e", "-f", str(config)], stdout=log, stderr=log)
         self.lab.processes.append(process)
-        self.lab.until(lambda: _listens(self.port), "sshd to listen", process)
+        self.lab.until(lambda: _listens(self.address, self.port), "sshd to listen", process)
         return process
 
     def stop(self) -> None:
@@ -56,25 +61,50 @@ class Sshd:
         self.process.terminate()
         self.process.wait()
 
-    def node_yaml(self, name: str, host_key: str, socket: Path) -> str:
-        """Return a node that is reached through this sshd."""
+    def session_of(self, client: int) -> int:
+        """Return the session process at the other end of a client's connection; it outlives the listening sshd."""
+        ends = {
+            one.laddr.port
+            for one in psutil.Process(client).net_connections("tcp")
+            if one.raddr and one.raddr.port == self.port
+        }
+        for process in psutil.process_iter(["name"]):
+            if process.info["name"] == "sshd":
+                for one in process.net_connections("tcp"):
+                    if one.raddr and one.laddr.port == self.port and one.raddr.port in ends:
+                        return int(process.pid)
+        raise AssertionError(f"process {client} has no session here")
+
+    def node_yaml(self, name: str, host_key: str, socket: Path, *, key: str | None = None, extra: str = "") -> str:
+        """Return a node that is reached through this sshd; `key` is how the identity is named instead of the user's."""
         return f"""\
 apiVersion: llmgw/v1
 kind: Node
 name: {name}
 agent_socket: {socket}
 ssh:
-  host: 127.0.0.1
+  host: {self.address}
   port: {self.port}
   user: {self.user}
   host_key: {host_key}
-  identity_file: {self.identity}
-"""
+  {key or f"identity_file: {self.identity}"}
+{extra}"""
 
 
-def _listens(port: int) -> bool:
+def tunnels(lab: Lab) -> list[int]:
+    """Return the OpenSSH clients that a lab's server runs, those of hops among them."""
+    mark = str(lab.root)
+    found = []
+    for process in psutil.process_iter(["name", "cmdline", "status"]):
+        runs = process.info["name"] == "ssh" and process.info["status"] != psutil.STATUS_ZOMBIE
+        if runs and any(mark in argument for argument in process.info["cmdline"] or []):
+            found.append(process.pid)
+    return sorted(found)
+
+
+def _listens(address: str, port: int) -> bool:
     import socket
 
     with socket.socket() as probe:
         probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((address, port)) == 0

@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from tests.live.lab import Lab, fake_yaml, model_yaml
-from tests.live.sshd import Sshd
+from tests.live.sshd import Sshd, tunnels
 from tests.live.test_skeleton import Stream
 
 
@@ -19,7 +19,7 @@ def test_a_node_over_ssh_serves_through_its_tunnel(lab: Lab) -> None:
     lab.write("models/slow.yaml", fake_yaml("slow", "--chunks", "20", "--chunk-interval", "0.1"))
     lab.commit()
     lab.start_agent()
-    lab.start_server()
+    lab.server = lab.start_server()
     lab.until(lambda: lab.ready("m") and lab.ready("slow"), "the models")
     row = lab.replicas("m")[0]
     assert row["node"] == "far"
@@ -31,8 +31,10 @@ def test_a_node_over_ssh_serves_through_its_tunnel(lab: Lab) -> None:
     assert lab.plan()[0] == 0
 
     before = lab.pids()
+    sessions = [sshd.session_of(lab.server.pid), sshd.session_of(tunnels(lab)[0])]
     sshd.stop()
-    os.kill(_session_of(sshd), signal.SIGKILL)
+    for session in sessions:
+        os.kill(session, signal.SIGKILL)
     lab.until(lambda: lab.node()["state"] == "unreachable", "the loss to be noticed")
     lab.until(lambda: not lab.ready("m"), "the endpoint without a way to it to be withdrawn")
     assert "does not answer" in lab.log("server.log")
@@ -74,14 +76,3 @@ def test_a_login_that_is_refused_and_an_agent_that_is_missing_are_told_apart(lab
     lab.write("nodes/far.yaml", sshd.node_yaml("far", sshd.public(sshd.host_key), lab.root / "b.sock"))
     lab.commit("another socket, so that it connects anew")
     lab.until(lambda: "authorized_keys" in str(lab.node()["why"]), "the refused login")
-
-
-def _session_of(sshd: Sshd) -> int:
-    """Return the process that carries the connection; it is a child of the sshd that was told to end."""
-    from llmgw.agent import procfs
-
-    for stat in procfs.processes():
-        command = (procfs.PROC / str(stat.pid) / "cmdline").read_bytes() if stat.state != "Z" else b""
-        if command.startswith(b"sshd:") and stat.start_ticks > procfs.stat_of(os.getpid()).start_ticks:  # type: ignore[union-attr]
-            return stat.pid
-    raise AssertionError("no sshd session")

@@ -26,8 +26,9 @@ SPEC = replace(spec_of(catalog(model("m")), "m"), start_timeout=60.0, restarts=R
 KEY = SPEC.shard
 OTHER = replace(SPEC, hash="0000000000000000")
 LOADING = Probe(SPEC, 1, 1001)
-SERVING = Probe(SPEC, 1, 1001, proof=False)
-"""Who answers is proven once: before an engine counts as ready."""
+SERVING = Probe(SPEC, 1, 1001, proof=False, figures=True)
+"""Who answers is proven before an engine counts as ready, and then now and then."""
+PROVING = Probe(SPEC, 1, 1001, proof=True, figures=True)
 NO_WEIGHTS = Reason("weights_missing", "no file /weights/m.gguf")
 
 

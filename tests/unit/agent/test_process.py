@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -9,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from llmgw.agent import procfs
+from llmgw.agent import cgroup, procfs
 from llmgw.agent.disk import Disk, Record
-from llmgw.agent.process import MARK_AGENT, Processes, Spawned, port_taken
+from llmgw.agent.endings import killed_for_memory
+from llmgw.agent.ports import port_taken
+from llmgw.agent.process import MARK_AGENT, Processes, Spawned
 from llmgw.engines.shard import PYTHON, WEIGHTS, ShardSpec
 from llmgw.fleet.report import Reason
+from tests.unit.agent import host
 from tests.unit.agent.brain import SPEC
 
 
@@ -146,3 +150,85 @@ async def test_a_session_that_ignores_its_end_is_killed_with_all_its_members(pro
         await asyncio.sleep(0.01)
     assert await processes.end(spawned.pid, spec.shard, 1, 0.2) == ()
     assert procfs.members(spawned.pid) == []
+
+
+@pytest.mark.parametrize("kind", ["same", "session", "bare_session"])
+async def test_without_cgroups_children_are_found_by_session_and_marker(tmp_path: Path, kind: str) -> None:
+    processes = host.agent(tmp_path)
+    spec, spawned, child = await host.family(processes, tmp_path, kind)
+    os.kill(spawned.pid, signal.SIGKILL)
+    host.reaped(spawned.pid)
+    assert await processes.end(spawned.pid, spec.shard, 1, 0.0) == ()
+    assert not host.alive(child)
+
+
+async def test_an_engine_of_another_agent_with_the_same_shard_is_not_touched(tmp_path: Path) -> None:
+    mine = host.agent(tmp_path)
+    (tmp_path / "other").mkdir()
+    theirs = host.agent(tmp_path / "other", name="otheragent")
+    spec = host.spec()
+    one, two = await host.started(mine, spec), await host.started(theirs, host.spec())
+    assert (mine.shard_of(one.pid), mine.shard_of(two.pid)) == (spec.shard, None)
+    assert await mine.end(two.pid, spec.shard, 1, 0.2) == ()
+    assert await mine.end(one.pid, spec.shard, 1, 0.0) == ()
+    assert host.alive(two.pid)
+    assert await theirs.end(two.pid, spec.shard, 1, 0.0) == ()
+
+
+async def test_a_child_with_the_marker_of_another_agent_is_theirs_even_in_our_session(tmp_path: Path) -> None:
+    processes = host.agent(tmp_path)
+    spec, spawned, child = await host.family(processes, tmp_path, "theirs")
+    try:
+        assert await processes.end(spawned.pid, spec.shard, 1, 0.0) == ()
+        assert host.alive(child)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_every_port_of_a_block_must_be_free_on_the_address_that_the_engine_takes() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        block = port_taken(port - 2, ports=4)
+        assert block is not None
+        assert block.text.startswith(f"port {port} is taken by pid {os.getpid()}")
+        everywhere = port_taken(port, host="0.0.0.0")
+        assert everywhere is not None
+        assert everywhere.code == "port_taken"
+        assert port_taken(port, host="127.0.0.2") is None, "another address of the node"
+    absent = port_taken(port, host="192.0.2.1")
+    assert absent is not None
+    assert absent.code == "address_unusable"
+
+
+async def test_a_port_that_a_connection_got_for_its_own_end_is_named_too() -> None:
+    with socket.socket() as server, socket.socket() as client:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        client.bind(("127.0.0.1", 0))
+        client.connect(server.getsockname())
+        taken = port_taken(client.getsockname()[1])
+    assert taken is not None
+    assert f"pid {os.getpid()}" in taken.text
+
+
+async def test_a_program_that_may_not_be_run_is_a_reason_with_and_without_a_cgroup(tmp_path: Path) -> None:
+    path = tmp_path / "engine"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o644)
+    for cgroups in (cgroup.NONE, cgroup.find(f"exec{os.getpid()}")):
+        monkey = host.agent(tmp_path, cgroups, name=f"exec{os.getpid()}")
+        outcome = monkey.spawn(host.spec(programs=((str(path),),)), 1, "", None)
+        assert isinstance(outcome, Reason)
+        assert outcome.code in ("not_executable", "program_missing")
+        assert cgroups.all() == []
+
+
+def test_the_kernel_log_is_believed_only_about_a_kill_after_the_start(tmp_path: Path) -> None:
+    line = "6,1,5000000,-;Out of memory: Killed process 42 (python) total-vm:9kB\n SUBSYSTEM=x\n"
+    (tmp_path / "kmsg").write_text(line)
+    assert "Killed process 42" in killed_for_memory(42, 4.0, str(tmp_path / "kmsg"))
+    assert killed_for_memory(42, 6.0, str(tmp_path / "kmsg")) == "", "an earlier process of that number"
+    assert killed_for_memory(4, 4.0, str(tmp_path / "kmsg")) == ""
+    assert killed_for_memory(42, 4.0, str(tmp_path / "none")) == ""

@@ -29,7 +29,7 @@ from llmgw.base.time import Instant
 from llmgw.engines.shard import RestartPolicy
 from llmgw.fleet.report import Phase, Reason
 from tests.builders import catalog, facts, model, order, spec_of
-from tests.unit.agent.brain import KEY, LOADING, NO_WEIGHTS, OTHER, SERVING, SPEC, Brain
+from tests.unit.agent.brain import KEY, LOADING, NO_WEIGHTS, OTHER, PROVING, SERVING, SPEC, Brain
 
 
 def test_an_order_starts_what_it_names_and_tells() -> None:
@@ -185,7 +185,8 @@ def test_a_start_that_cannot_happen_waits_and_looks_again_without_counting_attem
         assert brain.passes(1.9) == []
         assert brain.passes(0.1) == [Start(SPEC, 1, "r1#1")]
     brain.starts()
-    assert (brain.phase, brain.report.failures, brain.report.reason) == (Phase.STARTING, 0, None)
+    assert (brain.phase, brain.report.failures) == (Phase.STARTING, 0)
+    assert brain.report.reason == Reason("loading", "started; not asked yet")
 
 
 def test_the_time_of_waiting_counts_from_the_first_look_for_the_same_reason() -> None:
@@ -331,7 +332,7 @@ def test_draining_is_told_and_changes_nothing_else() -> None:
 def test_a_found_engine_is_adopted_and_not_started_again() -> None:
     brain = Brain()
     brain.state.order = order("a", SPEC)
-    assert brain.happens(Found(SPEC, 7, 4242, True)) == [Probe(SPEC, 7, 4242, proof=False)]
+    assert brain.happens(Found(SPEC, 7, 4242, True)) == [Probe(SPEC, 7, 4242, proof=False, figures=True)]
     assert (brain.phase, brain.report.attempt, brain.report.pid) == (Phase.READY, 7, 4242)
     assert brain.happens(OrderStored(order("a", SPEC))) == []
     assert brain.state.running() == [(SPEC, 7, 4242)]
@@ -375,7 +376,7 @@ def test_a_record_of_what_nobody_wants_is_nothing() -> None:
 def test_a_busy_engine_is_degraded_after_three_failed_probes_and_never_stopped_for_it() -> None:
     brain = Brain().serves()
     for number in range(1, 10):
-        assert brain.passes(5.0) == [SERVING]
+        assert brain.passes(5.0) == [SERVING if number == 1 else PROVING], "after a failure, who is it?"
         assert brain.happens(Probed(KEY, 1, False, "/health did not answer within 5 s")) == []
         assert (brain.report.degraded is not None) == (number >= 3)
         assert brain.phase is Phase.READY

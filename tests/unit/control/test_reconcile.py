@@ -241,10 +241,11 @@ def test_a_card_that_gets_sick_or_taken_wakes_the_loop_and_one_that_is_a_little_
     book = FleetBook(_Clock(), lambda: wakes.append(1))
     book.expect(NodeName("a"))
     card = Gpu("GPU-1", 0, "H100", 80 * GIB, 0)
+    connection = book.connecting(NodeName("a"))
 
     def hear(*cards: Gpu) -> int:
         before = len(wakes)
-        book.heard(NodeName("a"), report("a", gpus=cards, facts=facts()), {})
+        book.heard(NodeName("a"), connection, report("a", gpus=cards, facts=facts()), {})
         return len(wakes) - before
 
     hear(card)
