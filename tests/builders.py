@@ -6,10 +6,9 @@ takes plans, each of which is also checked by `plan.check`. The nodes at a desk 
 that the test says: how an agent gets there is the business of the agent's own tests.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from llmgw.base.cause import Cause
 from llmgw.base.ids import (
@@ -27,22 +26,23 @@ from llmgw.base.ids import (
 from llmgw.base.time import Instant
 from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.compile import Accepted, Compiler
-from llmgw.catalog.source import SourceTree
-from llmgw.engines.adapter import ENGINES
-from llmgw.engines.placed import Placed
+from llmgw.engines.adapter import ENGINES, Engine
+from llmgw.engines.placed import Placed, Seat
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.order import NodeOrder, ShardOrder
-from llmgw.fleet.report import SERVING, Facts, Phase, Reason, Report, ShardReport
+from llmgw.fleet.report import SERVING, Facts, Gpu, Phase, Reason, Report, ShardReport
 from llmgw.fleet.table import Address, TcpAddress
 from llmgw.fleet.usage import Unknown, Usage, UsageView
 from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Routes, lose, report_of
 from llmgw.plan.check import check
 from llmgw.plan.decide import plan
 from llmgw.plan.result import Action, Plan
-from llmgw.plan.snapshot import Decided, Snapshot
+from llmgw.plan.snapshot import Act, Decided, Snapshot
+from llmgw.sim.directory import Object, cluster, cordoned, model, node, tree
 from llmgw.spec.cluster import Backoff
+from tests.fakes.spanning import WITH_SPANNING
 
-Object = dict[str, Any]
+__all__ = ["Object", "cluster", "cordoned", "model", "node", "tree"]
 
 COMPILER = Compiler()
 """One for all tests: its answers do not depend on what it compiled before, and most directories repeat most files."""
@@ -52,41 +52,6 @@ LONG_AGO = Instant(0.0)
 AT_FIRST = Instant(1000.0)
 QUIET = UsageView({}, Unknown("not used since the gateway started", quiet=True), current=True)
 """What gateways say that have nothing in flight anywhere."""
-
-
-def cluster(**fields: Any) -> Object:
-    """Return a `Cluster`; `control` and `router` as in YAML."""
-    return {"apiVersion": "llmgw/v1", "kind": "Cluster", "name": "test", **fields}
-
-
-def node(name: str, **fields: Any) -> Object:
-    """Return a `Node` that is reached by SSH, or locally with `local=True`."""
-    reach = {} if fields.get("local") else {"ssh": {"host": f"{name}.test", "host_key": "ssh-ed25519 AAAA"}}
-    return {"apiVersion": "llmgw/v1", "kind": "Node", "name": name, **reach, **fields}
-
-
-def cordoned(name: str, reason: str = "new memory") -> Object:
-    """Return a `Node` that gives up what it runs."""
-    return node(name, cordoned={"reason": reason})
-
-
-def model(name: str, replicas: int = 1, *args: str, profile: Object | None = None, **fields: Any) -> Object:
-    """Return a `Model` with one profile; `args` are the engine's, `profile` has further fields of it."""
-    base: Object = {"engine": "llamacpp", **({"args": list(args)} if args else {})}
-    body = {
-        "replicas": replicas,
-        "weights": {"path": f"/weights/{name}.gguf"},
-        "profiles": [{**base, **(profile or {})}],
-    }
-    return {"apiVersion": "llmgw/v1", "kind": "Model", "name": name, **body, **fields}
-
-
-def tree(*objects: Object, revision: str = "r1", subject: str = "") -> SourceTree:
-    """Return a source tree of these objects; a `Cluster` is added if none is among them."""
-    if not any(each["kind"] == "Cluster" for each in objects):
-        objects = (cluster(), *objects)
-    files = {f"{each['kind'].lower()}/{each['name']}.yaml": json.dumps(each).encode() for each in objects}
-    return SourceTree(Revision(revision), files, subject=subject)
 
 
 def catalog(*objects: Object, revision: str = "r1") -> Catalog:
@@ -102,11 +67,16 @@ def facts(cpus: int = 8, memory: int = 32 * GIB, foreign_ports: tuple[int, ...] 
 
 
 def shard_report(
-    spec: ShardSpec, phase: Phase = Phase.READY, *, reason: Reason | None = None, draining: bool = False
+    spec: ShardSpec,
+    phase: Phase = Phase.READY,
+    *,
+    reason: Reason | None = None,
+    draining: bool = False,
+    age: float = 1.0,
 ) -> ShardReport:
-    """Return what an agent says of a shard."""
+    """Return what an agent says of a shard; `age` is how long it has been in its phase."""
     alive = phase not in (Phase.WAITING, Phase.BACKOFF, Phase.FAILED)
-    return ShardReport(spec, phase, 1.0, 1, 0, 100 if alive else None, reason, None, draining, None)
+    return ShardReport(spec, phase, age, 1, 0, 100 if alive else None, reason, None, draining, None)
 
 
 def report(name: str, *shards: ShardReport, boot: str = "boot-1", sequence: int = 1, **fields: Any) -> Report:
@@ -122,13 +92,25 @@ def spec_of(wanted: Catalog, name: str, number: int = 0, port: int = 20000) -> S
     hashed = wanted.hash_of(found, profile)
     definition = wanted.engine(profile.engine)
     replica = replica_id(ModelName(name), FIRST, number)
-    return ENGINES[profile.engine].shards(Placed(replica, found, profile, definition, hashed, port, Backoff()))[0]
+    return ENGINES[profile.engine].shards(
+        Placed(replica, found, profile, definition, hashed, (Seat(NodeName("a"), port),), Backoff())
+    )[0]
 
 
 def order(name: str, *shards: ShardSpec | ShardOrder, epoch: int = 1, generation: int = 1) -> NodeOrder:
     """Return an order for a node."""
     wanted = tuple(ShardOrder(one) if isinstance(one, ShardSpec) else one for one in shards)
     return NodeOrder(NodeName(name), Epoch(epoch), Generation(generation), wanted, None, Cause(Revision("r1"), 1))
+
+
+def on(decided: Plan, replica: str) -> dict[str, tuple[str, ...]]:
+    """Return the nodes of a replica, each with the numbers of the cards that it has there."""
+    return {
+        name: tuple(uuid.rpartition("-")[2] for uuid in one.spec.gpus)
+        for name, wanted in decided.orders.items()
+        for one in wanted.shards
+        if one.spec.replica == replica
+    }
 
 
 def told(decided: Plan) -> list[str]:
@@ -179,6 +161,12 @@ class Desk:
     """Whether every plan must pass `plan.check`."""
     planner: Callable[[Snapshot], Plan] = plan
     facts: dict[NodeName, Facts] = field(default_factory=dict)
+    cards: dict[NodeName, tuple[Gpu, ...]] = field(default_factory=dict)
+    engines: Mapping[str, Engine] = field(default_factory=lambda: WITH_SPANNING)
+    acts: tuple[Act, ...] = ()
+    held: frozenset[NodeName] = frozenset()
+    entered: dict[ShardId, tuple[Phase, Instant]] = field(default_factory=dict)
+    """Which phase each shard is in, and since when."""
     actions: list[Action] = field(default_factory=list)
     """All that was done at this desk."""
 
@@ -199,7 +187,19 @@ class Desk:
     def snapshot(self) -> Snapshot:
         """Return all that a decision may see now."""
         views = dict(self.views)
-        return Snapshot(self.catalog, views, self.usage, self.decided, self.epoch, self.rounds, self.started, self.now)
+        return Snapshot(
+            self.catalog,
+            views,
+            self.usage,
+            self.decided,
+            self.epoch,
+            self.rounds,
+            self.started,
+            self.now,
+            self.acts,
+            engines=self.engines,
+            held=self.held,
+        )
 
     def plan(self, after: float = 1.0) -> Plan:
         """Let time pass, decide, check, and take the decision for carried out."""
@@ -224,11 +224,19 @@ class Desk:
         raise AssertionError(f"still busy after {rounds} rounds: {told(decided)}")
 
     def hear(self, name: str, *shards: ShardReport, boot: str = "boot-1") -> None:
-        """Let a node report these shards."""
+        """Let a node report these shards, and its cards; each shard is in its phase for as long as it has been."""
         known = NodeName(name)
-        self.views[known] = Reporting(
-            report(name, *shards, boot=boot, facts=self.facts.get(known, facts())), self.now, routes(name, *shards)
-        )
+        aged = [self.aged(one) for one in shards]
+        about = {"facts": self.facts.get(known, facts()), "gpus": self.cards.get(known, ())}
+        self.views[known] = Reporting(report(name, *aged, boot=boot, **about), self.now, routes(name, *aged))
+
+    def aged(self, one: ShardReport) -> ShardReport:
+        """Return what is said of a shard with the age of its phase as it is now."""
+        phase, since = self.entered.get(one.spec.shard, (one.phase, Instant(self.now - one.age)))
+        if phase is not one.phase:
+            since = Instant(self.now - one.age)
+        self.entered[one.spec.shard] = (one.phase, since)
+        return replace(one, age=self.now - since)
 
     def obey(self, phase: Phase = Phase.READY) -> None:
         """Let every node that answers have exactly what it is ordered; shards that are new get to `phase`."""
@@ -249,17 +257,17 @@ class Desk:
             phase = Phase.READY
         return shard_report(wanted.spec, phase, reason=known.reason if known else None, draining=wanted.draining)
 
-    def phase(self, replica: str, phase: Phase, reason: Reason | None = None) -> None:
-        """Let a replica be in a phase, and its node say so."""
-        name, known = self.shard(replica)
+    def phase(self, replica: str, phase: Phase, reason: Reason | None = None, rank: int = 0) -> None:
+        """Let a shard of a replica be in a phase, and its node say so."""
+        name, known = self.shard(replica, rank)
         view = self.views[name]
         assert isinstance(view, Reporting)
         changed = shard_report(known.spec, phase, reason=reason, draining=known.draining)
         self.hear(name, *(changed if one is known else one for one in view.report.shards))
 
-    def shard(self, replica: str) -> tuple[NodeName, ShardReport]:
-        """Return a replica's node and what it says of it."""
-        key = shard_id(ReplicaId(replica), 0)
+    def shard(self, replica: str, rank: int = 0) -> tuple[NodeName, ShardReport]:
+        """Return the node of a shard of a replica, and what it says of it."""
+        key = shard_id(ReplicaId(replica), rank)
         for name, view in self.views.items():
             told_last = report_of(view)
             known = told_last.shard(key) if told_last else None
@@ -285,6 +293,23 @@ class Desk:
             wanted = self.decided.orders.get(name)
             if not (known and known.shards) and not (wanted and wanted.shards):
                 del self.views[name]
+
+    def card(self, uuid: str, **changes: Any) -> None:
+        """Let a card be otherwise (`unhealthy`, `users`), and its node say so."""
+        for name, cards in self.cards.items():
+            if any(gpu.uuid == uuid for gpu in cards):
+                self.cards[name] = tuple(replace(gpu, **changes) if gpu.uuid == uuid else gpu for gpu in cards)
+                self.regain(name)
+
+    def ask(self, kind: Literal["cordon", "drain", "restart"], target: str, until: float | None = None) -> None:
+        """Let an operator ask for something on the command line."""
+        end = Instant(until) if until is not None else None
+        self.acts = (*self.acts, Act(kind, target, "memory errors", self.now, end, "ann"))
+
+    def take_over(self) -> None:
+        """Let another control plane take the lead, which remembers nothing."""
+        self.epoch = Epoch(self.epoch + 1)
+        self.decided = Decided.nothing(self.epoch)
 
     def use(self, replica: str, usage: Usage) -> None:
         """Let the gateways say this of a replica."""

@@ -1,4 +1,6 @@
-"""What survives a restart, in SQLite (default) or PostgreSQL, with one set of queries: the lease, events, the last good tree.
+"""What survives a restart, in SQLite (default) or PostgreSQL, with one set of queries.
+
+That is: the lease, events, what operators asked for, the last good tree, the nodes that hold something.
 
 One thread does all of it, so the event loop never waits for a disk, and no await happens inside a transaction. Events are
 handed over without waiting; one that cannot be written is logged and dropped, since serving does not depend on it.
@@ -8,9 +10,9 @@ import asyncio
 import base64
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import sqlalchemy as sa
 from pydantic import ValidationError
@@ -20,6 +22,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from llmgw.base.ids import Epoch, NodeName, OwnerId, Revision
 from llmgw.base.time import Instant
 from llmgw.catalog.source import SourceTree
+from llmgw.plan.snapshot import Act
 from llmgw.ports.sinks import Event, Lease, StoreUnavailable
 from llmgw.spec.node import Node
 
@@ -65,9 +68,25 @@ _nodes = sa.Table(
     sa.Column("spec", sa.Text, nullable=False),
 )
 
+_acts = sa.Table(
+    "acts",
+    _meta,
+    sa.Column("target", sa.String(300), primary_key=True),
+    sa.Column("kind", sa.String(16), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+    sa.Column("until", sa.Double, nullable=True),
+    sa.Column("by", sa.Text, nullable=False),
+)
+_KINDS: dict[str, Literal["cordon", "drain", "restart"]] = {
+    "cordon": "cordon",
+    "drain": "drain",
+    "restart": "restart",
+}
+
 
 class SqlStore:
-    """Implements `LeaseKeeper` and `EventSink`. Call `open` first and `close` last."""
+    """Implements `LeaseKeeper`, `EventSink`, `EventSource` and `ActKeeper`. Call `open` first and `close` last."""
 
     def __init__(self, url: str) -> None:
         self._engine = _engine(url)
@@ -106,14 +125,54 @@ class SqlStore:
         """Keep an event."""
         self._thread.submit(self._record, event).add_done_callback(_log_failure)
 
-    async def events(self, limit: int) -> list[Event]:
+    async def events(self, limit: int, since: Instant | None = None, subject: str = "") -> list[Event]:
         """Return the newest events, newest first. Raises StoreUnavailable."""
 
         def read() -> list[Event]:
             query = sa.select(_events).order_by(_events.c.id.desc()).limit(limit)
+            if since is not None:
+                query = query.where(_events.c.at >= since)
+            if subject:
+                query = query.where(_of_subject(subject))
             with self._engine.connect() as connection:
                 rows = connection.execute(query).all()
             return [Event(Instant(row.at), row.kind, row.subject, row.text, row.cause) for row in rows]
+
+        return await self._run(read)
+
+    async def keep_acts(self, acts: Sequence[Act]) -> None:
+        """Keep what operators asked for, in place of what was kept before. Raises StoreUnavailable."""
+        rows = [
+            {
+                "target": one.target,
+                "kind": one.kind,
+                "reason": one.reason,
+                "at": one.at,
+                "until": one.until,
+                "by": one.by,
+            }
+            for one in acts
+        ]
+
+        def write() -> None:
+            with self._engine.begin() as connection:
+                connection.execute(sa.delete(_acts))
+                if rows:
+                    connection.execute(sa.insert(_acts), rows)
+
+        await self._run(write)
+
+    async def last_acts(self) -> tuple[Act, ...]:
+        """Return what operators asked for; kinds that this version does not know are left out. Raises StoreUnavailable."""
+
+        def read() -> tuple[Act, ...]:
+            with self._engine.connect() as connection:
+                rows = connection.execute(sa.select(_acts).order_by(_acts.c.target)).all()
+            return tuple(
+                Act(_KINDS[row.kind], row.target, row.reason, Instant(row.at), row.until, row.by)
+                for row in rows
+                if row.kind in _KINDS
+            )
 
         return await self._run(read)
 
@@ -245,6 +304,17 @@ class SqlStore:
             if self._recorded % 1000 == 1:
                 newest = sa.select(sa.func.max(_events.c.id)).scalar_subquery()
                 connection.execute(sa.delete(_events).where(_events.c.id <= newest - KEPT_EVENTS))
+
+
+def _of_subject(subject: str) -> sa.ColumnElement[bool]:
+    """Select the events of a subject; those of a model are also its replicas', which are named `MODEL-EPOCH-N`."""
+    kind, _, name = subject.partition("/")
+    if kind != "model":
+        return _events.c.subject == subject
+    column = _events.c.subject
+    dashes = sa.func.length(column) - sa.func.length(sa.func.replace(column, "-", ""))
+    of_its_own = sa.and_(column.startswith(f"replica/{name}-", autoescape=True), dashes == name.count("-") + 2)
+    return sa.or_(column == subject, of_its_own)
 
 
 def _engine(url: str) -> sa.Engine:

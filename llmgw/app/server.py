@@ -37,10 +37,12 @@ from llmgw.app.worker import listening_socket
 from llmgw.base.ids import OwnerId
 from llmgw.catalog.compile import Accepted, Compiler
 from llmgw.catalog.source import SourceTree
+from llmgw.control.acts import Acts
 from llmgw.control.admin import AdminApi
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs, CatalogState, compile_in_thread
 from llmgw.control.leadership import Leadership
+from llmgw.control.operator import OperatorApi
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.sessions import SILENCE, Sessions, silence_limit
 from llmgw.control.status import Control, status
@@ -126,14 +128,8 @@ class _Server:
         self._book = FleetBook(self._clock, self._wake)
         self._sessions = Sessions(self._link, self._book, rng, self._secrets, self._silence)
         self._leadership = Leadership(self._store, OwnerId(self._ids.new()), self._wake)
-        self._workers = Workers(
-            command=self._worker_command(),
-            wanted=settings.workers,
-            socket=_workers_socket(settings),
-            clock=self._clock,
-            changed=self._wake,
-            survivors=lambda: _left_workers(settings),
-        )
+        self._workers = self._gateway_workers()
+        self._acts = Acts(self._store, self._store, self._clock)
         self._reconciler = Reconciler(
             self._catalogs,
             self._book,
@@ -141,18 +137,42 @@ class _Server:
             self._leadership,
             self._workers,
             self._workers,
+            self._acts,
             self._store,
             self._clock,
         )
-        self._admin = AdminApi(
+        self._admin = self._admin_api()
+        self._tasks = Supervisor("server")
+
+    def _gateway_workers(self) -> Workers:
+        settings = self._settings
+        return Workers(
+            command=self._worker_command(),
+            wanted=settings.workers,
+            socket=_workers_socket(settings),
+            clock=self._clock,
+            changed=self._wake,
+            survivors=lambda: _left_workers(settings),
+        )
+
+    def _admin_api(self) -> AdminApi:
+        operator = OperatorApi(
+            self._acts,
+            self._store,
+            self._clock,
+            self._reconciler.snapshot,
+            self._leadership.why_not,
+            self._wake,
+        )
+        return AdminApi(
             self._catalogs,
             self._reconciler,
             self._status,
             exposition(self._status),
             self._sessions.logs,
             compile_in_thread,
+            operator,
         )
-        self._tasks = Supervisor("server")
 
     async def run(self) -> None:
         if self._settings.ephemeral:
@@ -170,6 +190,7 @@ class _Server:
             self._tasks.loop("catalogs", self._catalogs.run())
             self._tasks.loop("last tree", self._keep_last_tree())
             self._tasks.loop("nodes", self._keep_nodes())
+            self._tasks.loop("acts", self._acts.run())
             self._tasks.loop("leadership", self._leadership.run())
             self._tasks.loop("reconcile", self._reconciler.run())
             self._reconciler.wake()
@@ -205,6 +226,7 @@ class _Server:
     async def _open_store(self) -> None:
         try:
             await self._store.open(alone=self._settings.store is None)  # its directory is locked by this process
+            await self._acts.load()
         except StoreUnavailable as error:
             raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
 

@@ -6,6 +6,7 @@ nobody could ask may hold replicas of earlier leaders, and a later one must not 
 boot, a lease owner) come from an `IdSource`.
 """
 
+from functools import lru_cache
 from typing import NewType, Protocol
 
 NodeName = NewType("NodeName", str)
@@ -38,6 +39,7 @@ def shard_id(replica: ReplicaId, rank: int) -> ShardId:
     return ShardId(f"{replica}.s{rank}")
 
 
+@lru_cache(maxsize=1 << 16)
 def order_of(replica: ReplicaId) -> tuple[int, int]:
     """Return (EPOCH, N), by which replicas of one model are ordered; (0, 0) for an id that was not made by `replica_id`."""
     *_, epoch, number = ["", "", *replica.split("-")]

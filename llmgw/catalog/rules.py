@@ -17,6 +17,7 @@ from llmgw.catalog.wording import quoted
 from llmgw.engines.facts import FACTS
 from llmgw.spec.cluster import Cluster
 from llmgw.spec.model import Model
+from llmgw.spec.node import Node
 
 
 def cross_check(objects: list[Read], *, all_readable: bool) -> list[Problem]:
@@ -145,16 +146,19 @@ def _cluster_lists(objects: list[Read]) -> Iterator[Problem]:
 
 
 def _ports(objects: list[Read]) -> Iterator[Problem]:
-    """Every replica may end up on one node, and ports are given out of one range for all nodes."""
+    """Ports are given out of one range on every node, so all nodes together have that many times their number."""
     wanted = sum(model.scale.max if model.scale else model.replicas for _, model in of_kind(objects, Model))
+    nodes = max(1, sum(1 for _ in of_kind(objects, Node)))
     for document, cluster in of_kind(objects, Cluster):
         low, high = cluster.control.ports
         room = high - low + 1
         if room <= 0:
             message = f"the range ends at {high}, before it begins at {low}; write the lower port first"
             yield document.problem(("control", "ports"), "empty-range", message)
-        elif wanted > room:
+        elif wanted > room * nodes:
+            each = f" on each of {nodes} nodes" if nodes > 1 else ""
             message = (
-                f"{wanted} replicas in all, but `control.ports` {low} to {high} has only {room} ports; widen the range"
+                f"{wanted} replicas in all, but `control.ports` {low} to {high} has only {room} ports{each}; "
+                "widen the range"
             )
             yield document.problem(("control", "ports"), "too-few-ports", message)

@@ -1,6 +1,7 @@
 """The `llmgw` command: its subcommands, and the one place where errors become exit codes.
 
-Exit codes: 0 done · 1 failed · 2 changes present (`plan --detailed-exitcode` only) · 64 wrong usage. Wrong usage is not the
+Exit codes: 0 done · 1 failed · 2 changes present (`plan --detailed-exitcode` only) · 5 not done in time (`drain --wait`) ·
+64 wrong usage. Wrong usage is not the
 usual 2 of this library, since a typo in CI would read as "changes present".
 """
 
@@ -13,6 +14,8 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
+from llmgw.cli.operating import COMMANDS
+from llmgw.cli.options import Json, Server
 from llmgw.cli.outcomes import FAILED, INTERRUPTED, WRONG_USAGE, Failed, WrongUsage
 
 app = typer.Typer(
@@ -31,16 +34,6 @@ node = typer.Typer(
 app.add_typer(node, name="node")
 
 
-Server = Annotated[
-    str,
-    typer.Option(
-        "--server",
-        envvar="LLMGW_SERVER",
-        help="Admin socket of the server (a path), or http://HOST:PORT of its --admin-listen.",
-        show_default="the socket of a server of this user",
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The cluster directory.")]
 LogLevel = Annotated[str, typer.Option("--log-level", envvar="LLMGW_LOG_LEVEL", help="debug, info, warning or error.")]
 
@@ -213,8 +206,17 @@ def schema(
 @app.command()
 def plan(
     directory: Annotated[
-        Path, typer.Argument(metavar="[DIR]", envvar="LLMGW_CLUSTER", help="The cluster directory.")
-    ] = Path(),
+        Path | None,
+        typer.Argument(metavar="[DIR]", envvar="LLMGW_CLUSTER", help="The cluster directory.", show_default="."),
+    ] = None,
+    what_if: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Suppose this: 'node NAME lost', 'node NAME cordoned', 'gpu UUID unhealthy' or 'model NAME replicas=N'. "
+            "May be repeated; without DIR, of the revision in force.",
+        ),
+    ] = None,
     server: Server = "",
     as_json: Json = False,
     detailed_exitcode: Annotated[
@@ -224,15 +226,20 @@ def plan(
     """Say what a cluster directory would change in the running cluster, and why."""
     from llmgw.cli.planning import show_plan
 
-    show_plan(directory, server, as_json=as_json, detailed_exitcode=detailed_exitcode)
+    show_plan(directory, what_if or [], server, as_json=as_json, detailed_exitcode=detailed_exitcode)
 
 
 @app.command()
-def status(server: Server = "", as_json: Json = False) -> None:
+def status(
+    server: Server = "",
+    as_json: Json = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again and again, until Ctrl-C.")] = False,
+    every: Annotated[float, typer.Argument(metavar="[SECONDS]", min=0.1, help="Pause of --watch.")] = 2.0,
+) -> None:
     """Show what runs, what does not and why."""
     from llmgw.cli.states import show_status
 
-    show_status(server, as_json=as_json)
+    show_status(server, as_json=as_json, every=every if watch else None)
 
 
 ctl.command("status")(status)
@@ -341,6 +348,10 @@ def doctor(
     from llmgw.cli.doctor import examine
 
     examine(directory, listen, state_dir, server, as_json=as_json)
+
+
+for command in COMMANDS:
+    app.command()(command)
 
 
 def _version(value: bool) -> None:

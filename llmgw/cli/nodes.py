@@ -24,7 +24,7 @@ from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.compile import Accepted, Compiler
 from llmgw.cli.directory import tree_of
 from llmgw.cli.outcomes import FAILED, Failed, WrongUsage
-from llmgw.cli.states import table
+from llmgw.cli.tables import table
 from llmgw.ports.links import LinkBroken
 from llmgw.spec.node import Node
 

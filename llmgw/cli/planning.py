@@ -10,17 +10,22 @@ import typer
 from llmgw.cli.client import ask
 from llmgw.cli.directory import tree_of
 from llmgw.cli.outcomes import FAILED
+from llmgw.cli.overview import act_line
 
 CHANGES = 2
 _SIGNS = {"create": "+", "update": "~", "delete": "-"}
 _REPLICA_SIGNS = {"start": "+", "keep": "~", "drain": "-", "stop": "-", "withdraw": "-", "move port": "~"}
 
 
-def show_plan(directory: Path, server: str, *, as_json: bool, detailed_exitcode: bool) -> None:
-    """Ask the server and print its answer."""
-    tree = tree_of(directory)
-    files = {path: base64.b64encode(data).decode() for path, data in tree.files.items()}
-    body = {"revision": tree.revision, "files": files, "refused": dict(tree.refused)}
+def show_plan(
+    directory: Path | None, what_if: list[str], server: str, *, as_json: bool, detailed_exitcode: bool
+) -> None:
+    """Ask the server and print its answer. Without a directory, `what_if` is supposed of the revision in force."""
+    body: dict[str, Any] = {"what_if": what_if}
+    if directory is not None or not what_if:
+        tree = tree_of(directory or Path())
+        files = {path: base64.b64encode(data).decode() for path, data in tree.files.items()}
+        body |= {"revision": tree.revision, "files": files, "refused": dict(tree.refused)}
     shown = ask(server, "POST", "/v1/plan", body)
     print(json.dumps(shown, indent=2) if as_json else text(shown))
     if not shown["valid"] or shown["violations"]:
@@ -35,7 +40,9 @@ def text(shown: dict[str, Any]) -> str:
     if not shown["valid"]:
         lines = [f"  {one['text']}" for one in problems]
         return "\n".join(["This directory is not valid, so nothing would change:", "", *lines])
-    lines = (
+    lines = [f"If {'; and if '.join(shown['supposed'])}:", ""] if shown["supposed"] else []
+    lines += [f"! {alarm}" for alarm in shown["alarms"]]
+    lines += (
         [f"Against revision {shown['based_on'][:10]}, which is in force:", ""]
         if shown["based_on"] and shown["changes"]
         else []
@@ -52,8 +59,12 @@ def text(shown: dict[str, Any]) -> str:
     if shown["held"]:
         lines += ["", "Held back:"]
     lines += [f"  {one['subject']}: {one['what']}, waits for {one['waits_for']}" for one in shown["held"]]
+    if shown["acts"]:
+        lines += ["", "Asked for by operators:"]
+    lines += [f"  {act_line(one)}" for one in shown["acts"]]
     lines += [f"! this plan breaks a rule of safety and would not be carried out: {one}" for one in shown["violations"]]
-    return "\n".join([*lines, "", _summary(shown)]).lstrip("\n")
+    said = [*lines, "", _summary(shown)]
+    return "\n".join(line for n, line in enumerate(said) if line or (n and said[n - 1]))
 
 
 def _field(field: dict[str, str]) -> str:

@@ -6,41 +6,58 @@ from typing import Any
 
 from llmgw.base.time import age
 from llmgw.cli.client import ask
+from llmgw.cli.overview import lines, pools
+from llmgw.cli.screen import watch
+from llmgw.cli.tables import cut, table
+
+LONGEST = 10
+"""Rows of a table that fit beside the sums; of longer ones the status shows what is not as it should be, and sums."""
 
 QUIET = 30.0
 """Seconds without a token, with work in flight, that are worth a word."""
 
 
-def show_status(server: str, *, as_json: bool) -> None:
-    """Print the status."""
-    shown = ask(server, "GET", "/v1/status")
-    print(json.dumps(shown, indent=2) if as_json else text(shown))
+def show_status(server: str, *, as_json: bool, every: float | None = None) -> None:
+    """Print the status; again every so many seconds if asked to."""
+
+    def said() -> str:
+        shown = ask(server, "GET", "/v1/status")
+        return json.dumps(shown, indent=2) if as_json else text(shown)
+
+    if every is None:
+        print(said())
+    else:
+        watch(said, every)
 
 
 def text(shown: dict[str, Any]) -> str:
-    """Return the status for people: what is wrong first, then sums, then the tables."""
-    blocks = [_troubles(shown), _head(shown), _models(shown), _replicas(shown), _nodes(shown)]
+    """Return the status for people: what is wrong first, then sums, then the tables, as far as one screen has room."""
+    sums = lines(shown["overview"])
+    blocks = [_troubles(shown), _head(shown), *sums, _models(shown), _replicas(shown), _nodes(shown)]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
 def _troubles(shown: dict[str, Any]) -> list[str]:
     source = shown["source"]
-    lines = [f"! {alarm}" for alarm in shown["control"]["alarms"]]
+    said = [f"! {alarm}" for alarm in shown["control"]["alarms"]]
     if source["refused"]:
         refused = source["refused"]
-        lines.append(f"! revision {refused['revision'][:10]} is refused; {_short(source['in_force'])} stays in force:")
-        lines += [f"    {problem['text']}" for problem in refused["problems"]]
+        said.append(f"! revision {refused['revision'][:10]} is refused; {_short(source['in_force'])} stays in force:")
+        said += [f"    {problem['text']}" for problem in refused["problems"]]
     if source["failed"]:
-        lines.append(f"! the source cannot be read: {source['failed']}")
+        said.append(f"! the source cannot be read: {source['failed']}")
+    of_nodes = []
     for node in shown["nodes"]:
         if node["state"] != "reporting":
-            lines.append(f"! node {node['name']} is {node['state']}: {node['why']}")
+            of_nodes.append(f"! node {node['name']} is {node['state']}: {node['why']}")
         if node["complaint"]:
-            lines.append(f"! node {node['name']}: {node['complaint']}")
+            of_nodes.append(f"! node {node['name']}: {node['complaint']}")
         if node["gpu_trouble"]:
-            lines.append(f"! node {node['name']}: {node['gpu_trouble']}")
-        lines += [f"! node {node['name']}: card {card}" for card in node["gpus_unhealthy"] or ()]
-    return lines
+            of_nodes.append(f"! node {node['name']}: {node['gpu_trouble']}")
+        of_nodes += [f"! node {node['name']}: card {card}" for card in node["gpus_unhealthy"] or ()]
+    rest = len(of_nodes) - LONGEST
+    more = [f"! and {rest} more of nodes (llmgw get nodes)"] if rest > 0 else []
+    return [*said, *of_nodes[:LONGEST], *more]
 
 
 def _head(shown: dict[str, Any]) -> list[str]:
@@ -65,17 +82,26 @@ def _models(shown: dict[str, Any]) -> list[str]:
             model["name"],
             ", ".join(model["aliases"]) or "-",
             f"{model['ready']}/{model['wanted']}",
-            _cut("; ".join(model["waits_for"])) or "-",
+            cut("; ".join(model["waits_for"])) or "-",
         )
         for model in shown["models"]
+        if len(shown["models"]) <= LONGEST or model["ready"] != model["wanted"]
     ]
-    return table(("MODEL", "ALIASES", "READY", "WAITS FOR"), rows)
+    return _short_table(("MODEL", "ALIASES", "READY", "WAITS FOR"), rows, "models")
+
+
+def _short_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], what: str) -> list[str]:
+    rest = len(rows) - LONGEST
+    more = [f"  and {rest} more (llmgw get {what})"] if rest > 0 else []
+    return [*table(head, rows[:LONGEST]), *more]
 
 
 def _replicas(shown: dict[str, Any]) -> list[str]:
     rows = []
     notes = []
     for one in shown["replicas"]:
+        if len(shown["replicas"]) > LONGEST and one["phase"] == "ready" and one["node_answers"]:
+            continue
         uses = (
             "-"
             if one["usage"] == "unknown"
@@ -91,7 +117,7 @@ def _replicas(shown: dict[str, Any]) -> list[str]:
                 one["address"] or f"port {one['port']}",
                 str(one["attempt"]),
                 uses,
-                _cut(_reason(one)) or "-",
+                cut(_reason(one)) or "-",
             )
         )
         end = one["last_end"]
@@ -101,7 +127,7 @@ def _replicas(shown: dict[str, Any]) -> list[str]:
                 f"its log: llmgw logs {one['replica']} --attempt {end['attempt']}"
             )
     head = ("REPLICA", "NODE", "PHASE", "FOR", "PID", "ADDRESS", "ATTEMPT", "USE", "REASON")
-    return [*table(head, rows), *notes]
+    return [*_short_table(head, rows, "replicas"), *notes[:LONGEST]]
 
 
 def _reason(one: dict[str, Any]) -> str:
@@ -117,12 +143,9 @@ def _quiet(one: dict[str, Any]) -> str:
     return f"no token for {age(quiet)} with {one['engine_in_flight']} in flight" if quiet and quiet >= QUIET else ""
 
 
-def _cut(text: str, width: int = 100) -> str:
-    """Return a table's cell; the whole text is in `--json`."""
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
 def _nodes(shown: dict[str, Any]) -> list[str]:
+    if len(shown["nodes"]) > LONGEST and shown["overview"] is not None:
+        return pools(shown["overview"])
     rows = [
         (
             node["name"],
@@ -145,16 +168,6 @@ def _cards(node: dict[str, Any]) -> str:
         return "-"
     lost = len(node["gpus_unhealthy"])
     return f"{node['gpus']}" + (f" ({lost} unhealthy)" if lost else "")
-
-
-def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return a table's lines, columns two blanks apart; nothing for no rows."""
-    if not rows:
-        return []
-    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in [head, *rows]
-    ]
 
 
 def _short(revision: str | None) -> str:

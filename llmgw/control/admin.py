@@ -1,7 +1,7 @@
 """The admin API: plain JSON over HTTP on a Unix socket (0600) and, if asked for, on a TCP address. Not the data plane.
 
 `GET /v1/status` · `POST /v1/plan` (a whole tree in, what it would change out) · `GET /v1/logs` · `GET /metrics` ·
-`GET /health`.
+`GET /health` · what `operator` has.
 What one of these refuses is `{"error": "one line that says what to do"}` with a 4xx or 5xx status.
 """
 
@@ -16,12 +16,15 @@ from typing import Any
 from aiohttp import web
 
 from llmgw.base.ids import NodeName, ReplicaId, Revision, ShardId, shard_id
+from llmgw.catalog.compile import Accepted, Rejected
 from llmgw.catalog.source import SourceTree
 from llmgw.control.catalogs import Catalogs, Compile
+from llmgw.control.operator import OperatorApi
 from llmgw.control.preview import as_json, preview
 from llmgw.control.reconcile import Reconciler
 from llmgw.fleet.view import Reporting
 from llmgw.plan.replicas import Replica, existing
+from llmgw.plan.what_if import CannotSuppose
 from llmgw.ports.links import LinkBroken
 from llmgw.wire.messages import LogReply, LogRequest
 
@@ -45,6 +48,7 @@ class AdminApi:
         metrics: Callable[[], tuple[bytes, str]],
         logs: AskLogs,
         compiler: Compile,
+        operator: OperatorApi,
     ) -> None:
         self._catalogs = catalogs
         self._reconciler = reconciler
@@ -52,6 +56,7 @@ class AdminApi:
         self._metrics = metrics
         self._logs = logs
         self._compile = compiler
+        self._operator = operator
         self._runner: web.AppRunner | None = None
         self._socket: Path | None = None
 
@@ -63,6 +68,7 @@ class AdminApi:
         app.router.add_get("/v1/status", self._get_status)
         app.router.add_post("/v1/plan", self._post_plan)
         app.router.add_get("/v1/logs", self._get_logs)
+        self._operator.add_to(app)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
         await self._runner.setup()
         await _clear(socket)
@@ -94,11 +100,20 @@ class AdminApi:
             body = await request.json()
         except (ValueError, RecursionError):
             body = None
-        tree = _tree(body)
-        if tree is None:
-            return _refuse(400, 'the request must be {"revision": …, "files": {path: base64}}')
-        outcome = await self._compile(tree)
-        shown = preview(outcome, self._catalogs.state.value.catalog, self._reconciler.snapshot())
+        supposed = body.get("what_if", []) if isinstance(body, dict) else []
+        in_force = self._catalogs.state.value.catalog
+        outcome: Accepted | Rejected | None = None
+        if isinstance(body, dict) and supposed and "files" not in body and in_force is not None:
+            outcome = Accepted(in_force, ())
+        else:
+            tree = _tree(body)
+            outcome = await self._compile(tree) if tree is not None else None
+        if outcome is None or not isinstance(supposed, list):
+            return _refuse(400, 'the request must be {"revision": …, "files": {path: base64}, "what_if": [text]}')
+        try:
+            shown = preview(outcome, in_force, self._reconciler.snapshot(), tuple(map(str, supposed)))
+        except CannotSuppose as error:
+            return _refuse(400, str(error))
         return web.json_response(as_json(shown))
 
     async def _get_logs(self, request: web.Request) -> web.Response:

@@ -85,4 +85,5 @@ def _essence(report: Report) -> object:
         for one in report.shards
     ]
     facts = replace(report.facts, disk_free=None)  # it moves with every line of a log, on every node
-    return (report.boot, report.epoch, report.generation, report.refused, facts, shards)
+    cards = [(gpu.uuid, gpu.index, gpu.unhealthy, gpu.users, gpu.links, gpu.numa) for gpu in report.gpus]
+    return (report.boot, report.epoch, report.generation, report.refused, facts, shards, cards)

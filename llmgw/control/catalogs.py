@@ -96,9 +96,10 @@ class Catalogs:
     def _reject(self, tree: SourceTree, rejected: Rejected) -> None:
         for problem in rejected.problems:
             log.error("revision %s refused: %s", short(tree.revision), problem)
-        summary = str(rejected.problems[0])
-        if len(rejected.problems) > 1:
-            summary += f" (and {len(rejected.problems) - 1} more)"
+        errors = [problem for problem in rejected.problems if problem.severity == "error"]
+        summary = str(errors[0])
+        if len(errors) > 1:
+            summary += f" (and {len(errors) - 1} more)"
         self._record("revision_refused", summary, tree.revision)
         self.state.set(replace(self.state.value, rejected=rejected, fetched=tree, failed=None))
 

@@ -40,6 +40,14 @@ class Leadership:
             log.warning("an agent obeys a higher epoch; stepping down", extra={"ours": self.epoch, "theirs": epoch})
             self._set(None)
 
+    def why_not(self) -> str:
+        """Return why this process may not decide, and what to do; empty if it may."""
+        if self.epoch is not None:
+            return ""
+        if self.trouble:
+            return f"this server does not lead, and cannot use the store: {self.trouble}; mend the store, and try again"
+        return f"this server does not lead; ask the one that does ({self.leader or 'nobody yet'}), or try again in a moment"
+
     async def renew(self) -> None:
         """Take or renew the lease once."""
         at_least = Epoch(self._heard + 1) if self.epoch is None and self._heard else Epoch(1)

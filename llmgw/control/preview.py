@@ -8,11 +8,13 @@ from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.compile import Accepted, Rejected
 from llmgw.catalog.diff import ObjectChange, diff
 from llmgw.catalog.problems import Problem
+from llmgw.control.overview import act_row
 from llmgw.fleet.view import NeverSeen
 from llmgw.plan.check import check
 from llmgw.plan.decide import plan
 from llmgw.plan.result import Action, Hold, Verb
-from llmgw.plan.snapshot import Snapshot
+from llmgw.plan.snapshot import Act, Snapshot
+from llmgw.plan.what_if import suppose
 
 FORMAT_VERSION = "1.0"
 """Of the JSON that `llmgw plan --json` prints: the first number grows with what an older reader would misread."""
@@ -30,6 +32,12 @@ class Preview:
     actions: tuple[Action, ...]
     holds: tuple[Hold, ...]
     violations: tuple[str, ...]
+    alarms: tuple[str, ...] = ()
+    acts: tuple[Act, ...] = ()
+    """What operators asked for, which the plan goes by."""
+    supposed: tuple[str, ...] = ()
+    """What it was told to suppose."""
+    now: float = 0.0
 
     @property
     def valid(self) -> bool:
@@ -42,8 +50,16 @@ class Preview:
         return bool(self.objects or self.actions)
 
 
-def preview(outcome: Accepted | Rejected, in_force: Catalog | None, snapshot: Snapshot | None) -> Preview:
-    """Return what would change, were this directory in force. `snapshot` is the state of things now."""
+def preview(
+    outcome: Accepted | Rejected,
+    in_force: Catalog | None,
+    snapshot: Snapshot | None,
+    supposed: tuple[str, ...] = (),
+) -> Preview:
+    """Return what would change, were this directory in force and all that is supposed true.
+
+    `snapshot` is the state of things now. Raises CannotSuppose.
+    """
     based_on = in_force.revision if in_force is not None else None
     if isinstance(outcome, Rejected):
         return Preview(based_on, outcome.revision, tuple(outcome.problems), (), (), (), ())
@@ -53,10 +69,22 @@ def preview(outcome: Accepted | Rejected, in_force: Catalog | None, snapshot: Sn
         return Preview(based_on, catalog.revision, tuple(outcome.warnings), objects, (), (), ())
     nodes = {name: snapshot.nodes.get(name, NeverSeen(snapshot.now)) for name in {**catalog.nodes, **snapshot.nodes}}
     there = replace(snapshot, catalog=catalog, nodes=nodes)
+    for text in supposed:
+        there = suppose(there, text)
     decided = plan(there)
     actions = tuple(action for action in decided.actions if action.verb is not Verb.PUBLISH)
     return Preview(
-        based_on, catalog.revision, tuple(outcome.warnings), objects, actions, decided.holds, check(decided, there)
+        based_on,
+        catalog.revision,
+        tuple(outcome.warnings),
+        objects,
+        actions,
+        decided.holds,
+        check(decided, there),
+        decided.alarms,
+        tuple(act for act in snapshot.acts if act.holds(snapshot.now)),
+        supposed,
+        snapshot.now,
     )
 
 
@@ -104,4 +132,7 @@ def as_json(shown: Preview) -> dict[str, Any]:
         ],
         "held": [{"subject": one.subject, "what": one.what, "waits_for": one.waits_for} for one in shown.holds],
         "violations": list(shown.violations),
+        "alarms": list(shown.alarms),
+        "acts": [act_row(act, shown.now) for act in shown.acts],
+        "supposed": list(shown.supposed),
     }

@@ -6,13 +6,16 @@ a plan that breaks a rule of safety is not carried out.
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 
 from llmgw.base.ids import Epoch, NodeName, Revision
 from llmgw.base.time import Clock
+from llmgw.control.acts import Acts
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs
 from llmgw.control.leadership import Leadership
 from llmgw.control.sessions import Sessions
+from llmgw.engines.adapter import ENGINES, Engine
 from llmgw.fleet.view import report_of
 from llmgw.plan.check import check
 from llmgw.plan.decide import plan
@@ -41,8 +44,12 @@ class Reconciler:
         leadership: Leadership,
         endpoints: EndpointSink,
         usage: UsageSource,
+        acts: Acts,
         events: EventSink,
         clock: Clock,
+        *,
+        planner: Callable[[Snapshot], Plan] = plan,
+        engines: Mapping[str, Engine] = ENGINES,
     ) -> None:
         self._catalogs = catalogs
         self._book = book
@@ -50,8 +57,11 @@ class Reconciler:
         self._leadership = leadership
         self._endpoints = endpoints
         self._usage = usage
+        self._acts = acts
         self._events = events
         self._clock = clock
+        self._planner = planner
+        self._engines = engines
         self._wake = asyncio.Event()
         self._started = clock.now()
         self._epoch: Epoch | None = None
@@ -61,11 +71,20 @@ class Reconciler:
         self.last: Plan | None = None
         self.holding: Latest[dict[NodeName, Node]] = Latest({})
         """The nodes that have something to run, and how to reach them; kept, so that none is forgotten before it is empty."""
-        self.alarms: tuple[str, ...] = ()
+        self.broken: tuple[str, ...] = ()
+        """The rules of safety that the newest plan breaks, for which it was not carried out."""
 
     def wake(self) -> None:
         """Ask for a round soon. Carries no news: the round looks at everything."""
         self._wake.set()
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """What people must know; of a control plane that does not lead, nothing."""
+        if self._leadership.epoch is None:
+            return ()
+        refused = tuple(f"a plan was not carried out: {rule}" for rule in self.broken)
+        return refused + (self.last.alarms if self.last is not None else ())
 
     @property
     def applied(self) -> Revision | None:
@@ -86,6 +105,9 @@ class Reconciler:
             reconcile=self._rounds,
             started=self._started,
             now=self._clock.now(),
+            acts=self._acts.current or (),
+            engines=self._engines,
+            held=self._sessions.held(),
         )
 
     def round(self) -> Plan | None:
@@ -99,7 +121,7 @@ class Reconciler:
             if report is not None:
                 self._leadership.heard(report.epoch)
         epoch = self._leadership.epoch
-        if epoch is None:
+        if epoch is None or self._acts.current is None:
             return None
         if epoch != self._epoch:
             self._epoch = epoch
@@ -107,11 +129,12 @@ class Reconciler:
         self._rounds += 1
         snapshot = self.snapshot()
         assert snapshot is not None
-        decided = plan(snapshot)
-        self.alarms = check(decided, snapshot)
-        if self.alarms:
-            for alarm in self.alarms:
-                log.critical("a plan was not carried out: %s", alarm, extra={"cause": str(decided.cause)})
+        self._acts.tidy(snapshot)
+        decided = self._planner(snapshot)
+        self.broken = check(decided, snapshot)
+        if self.broken:
+            for rule in self.broken:
+                log.critical("a plan was not carried out: %s", rule, extra={"cause": str(decided.cause)})
             return None
         self._carry_out(decided)
         return decided

@@ -123,6 +123,10 @@ class Sessions:
             if (name in orders and orders[name].shards) or not session.empty(report_of(self._book.views[name]))
         }
 
+    def held(self) -> frozenset[NodeName]:
+        """Return the nodes on which an earlier control plane had engines, as it wrote down."""
+        return frozenset(name for name, (session, _) in self._sessions.items() if session.held_something)
+
     def send(self, orders: Mapping[NodeName, NodeOrder]) -> None:
         """Replace the newest order of each node; one that stays is sent again if the value of a secret changed."""
         for name, order in orders.items():

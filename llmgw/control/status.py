@@ -6,6 +6,7 @@ from typing import Any
 from llmgw.base.ids import NodeName, ReplicaId
 from llmgw.catalog.problems import Problem
 from llmgw.control.catalogs import CatalogState
+from llmgw.control.overview import overview
 from llmgw.fleet.report import Reason, Report
 from llmgw.fleet.usage import Active, Idle, Unknown, UsageView
 from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Unreachable, report_of
@@ -49,6 +50,7 @@ def status(
             "workers": list(control.workers),
             "alarms": list(control.alarms),
         },
+        "overview": overview(snapshot, last) if snapshot is not None else None,
         "source": _source(control.source, state, last, now),
         "nodes": [_node(name, view, snapshot) for name, view in sorted(snapshot.nodes.items())] if snapshot else [],
         "models": _models(snapshot, replicas, last) if snapshot else [],
@@ -191,6 +193,8 @@ def _replica(one: Replica, snapshot: Snapshot, now: float) -> dict[str, Any]:
         "replica": one.id,
         "model": one.model,
         "node": one.node,
+        "nodes": list(one.nodes),
+        "gpus": [uuid for part in one.parts for uuid in part.spec.gpus],
         "phase": "stopping" if one.leaving else ("draining" if one.draining else one.phase.value),
         "age": report.age + since if report else None,
         "attempt": report.attempt if report else 0,

@@ -41,7 +41,7 @@ class LlamaCpp:
         threads = ("--threads", str(profile.cpus)) if profile.cpus else ()
         args = (
             *("--model", WEIGHTS, "--alias", model.name),
-            *("--host", placed.host, "--port", str(placed.port)),
+            *("--host", placed.head.host, "--port", str(placed.head.port)),
             *("--metrics", "--sse-ping-interval", "5"),
             *threads,
             *profile.args,
@@ -64,7 +64,7 @@ class LlamaCpp:
                 args=args,
                 env={name: value for name, value in env.items() if isinstance(value, str)},
                 weights=path,
-                port=placed.port,
+                port=placed.head.port,
                 served_name=model.name,
                 ready_path="/health",
                 models_path="/v1/models",
@@ -74,8 +74,8 @@ class LlamaCpp:
                 stop_grace=10.0,
                 restarts=RestartPolicy(backoff.base, backoff.max, backoff.give_up_after, backoff.reset_after),
                 exit_patterns=LLAMACPP,
-                host=placed.host,
-                gpus=placed.gpus,
+                host=placed.head.host,
+                gpus=placed.head.gpus,
                 secrets={name: value.secret for name, value in env.items() if isinstance(value, Secret)},
                 stall_after=profile.stall_after,
                 metrics=METRICS,

@@ -126,6 +126,8 @@ class ShardSpec:
     """Where it says what it has in flight; without, it is never called stalled."""
     fetch: Fetch | None = None
     """Where the weights come from, if the node is to get them; `weights` is then relative to its weights directory."""
+    shards: int = 1
+    """How many shards the replica has."""
 
 
 def fetched_name(url: str, sha256: str) -> str:

@@ -6,50 +6,136 @@ carried out, and that is an alarm.
 
 from collections import Counter
 
-from llmgw.base.ids import NodeName, ShardId
+from llmgw.base.ids import ModelName, NodeName, ReplicaId, ShardId
+from llmgw.fleet.order import ShardOrder
 from llmgw.fleet.report import SERVING, Phase, ShardReport
-from llmgw.fleet.usage import is_quiet
-from llmgw.fleet.view import NeverSeen, report_of
+from llmgw.fleet.table import Endpoint
+from llmgw.fleet.usage import Idle, is_quiet
+from llmgw.fleet.view import NeverSeen, Reporting, Unreachable, report_of
 from llmgw.plan.result import Plan
 from llmgw.plan.snapshot import Snapshot
 
-SURGE_ALLOWED = 1
+MUCH = 512 << 20
+"""Bytes that strangers may hold of a card that is given to a shard."""
 
 
 def check(plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
     """Return every rule that the plan breaks, in words; none if it may be carried out."""
     return (
-        *_claims(plan),
+        *_claims(plan, snapshot),
+        *_cards(plan, snapshot),
+        *_gangs(plan, snapshot),
         *_counts(plan, snapshot),
         *_ignorance(plan, snapshot),
         *_stops(plan, snapshot),
         *_last_serving(plan, snapshot),
+        *_too_early(plan, snapshot),
+        *_preemptions(plan, snapshot),
         *_table(plan, snapshot),
         *_generations(plan, snapshot),
     )
 
 
-def _claims(plan: Plan) -> list[str]:
-    """Rule 1: what can be had once is claimed once."""
+def _claims(plan: Plan, snapshot: Snapshot) -> list[str]:
+    """Rule 1: what can be had once is claimed once, and not before what had it is gone."""
     broken = []
     for node, order in plan.orders.items():
         ports = Counter(one.spec.port + n for one in order.shards for n in range(one.spec.ports))
         broken += [f"port {port} of {node} is given to {count} shards" for port, count in ports.items() if count > 1]
+        ordered = {one.spec.shard for one in order.shards}
+        report = report_of(snapshot.nodes[node]) if node in snapshot.nodes else None
+        leaving = [one.spec for one in report.shards if one.spec.shard not in ordered] if report else []
+        cards = Counter(card for spec in [*(one.spec for one in order.shards), *leaving] for card in spec.gpus)
+        broken += [f"card {card} of {node} is claimed by {count} shards" for card, count in cards.items() if count > 1]
     shards = Counter(one.spec.shard for order in plan.orders.values() for one in order.shards)
     broken += [f"shard {shard} is ordered {count} times" for shard, count in shards.items() if count > 1]
     return broken
 
 
+def _cards(plan: Plan, snapshot: Snapshot) -> list[str]:
+    """Rule 1: what is started gets only cards that are well and nobody else's, on nodes that may have something new."""
+    asked = {act.target for act in snapshot.acts if act.until is None or snapshot.now < act.until}
+    broken = []
+    for node, order in plan.orders.items():
+        if node not in snapshot.nodes:
+            continue
+        report = report_of(snapshot.nodes[node])
+        held = _held(snapshot, node)
+        cards = {gpu.uuid: gpu for gpu in report.gpus} if report else {}
+        for one in order.shards:
+            shard = one.spec.shard
+            if shard in held or (report is not None and report.shard(shard) is not None):
+                continue
+            if f"node/{node}" in asked:
+                broken.append(f"{shard} is started on node {node}, which is cordoned")
+            for uuid in one.spec.gpus:
+                card = cards.get(uuid)
+                if f"gpu/{uuid}" in asked:
+                    broken.append(f"{shard} is started on card {uuid}, which is cordoned")
+                if card is not None and card.unhealthy:
+                    broken.append(f"card {uuid} is given to {shard}, and is unhealthy")
+                strangers = [user for user in card.users if user.shard is None] if card is not None else []
+                if sum(MUCH + 1 if user.memory is None else user.memory for user in strangers) > MUCH:
+                    broken.append(f"card {uuid} is given to {shard}, and is used by pid {strangers[0].pid}")
+    return broken
+
+
+def _gangs(plan: Plan, snapshot: Snapshot) -> list[str]:
+    """Rule 1: all shards of a replica are started, each on a node of its own, or none. What runs may be found in part."""
+    parts: dict[ReplicaId, list[tuple[NodeName, ShardOrder]]] = {}
+    for node, order in plan.orders.items():
+        for one in order.shards:
+            if one.spec.shards > 1:
+                parts.setdefault(one.spec.replica, []).append((node, one))
+    broken = []
+    for replica, found in parts.items():
+        if len({node for node, _ in found}) < len(found):
+            broken.append(f"two shards of {replica} are on one node")
+        new = [node for node, one in found if node not in snapshot.nodes or one.spec.shard not in _held(snapshot, node)]
+        if new and len(found) < found[0][1].spec.shards:
+            broken.append(f"{len(found)} of the {found[0][1].spec.shards} shards of {replica} are ordered")
+    return broken
+
+
 def _counts(plan: Plan, snapshot: Snapshot) -> list[str]:
-    """Rule 1: nothing is started beyond what is wanted plus surge. More may be found than that: nodes come back."""
-    held = {shard for node in snapshot.nodes for shard in _held(snapshot, node)}
-    started = {one.spec.model for order in plan.orders.values() for one in order.shards if one.spec.shard not in held}
-    counts = Counter(one.spec.model for order in plan.orders.values() for one in order.shards if not one.draining)
+    """Rule 1: nothing is started beyond what is wanted plus surge. More may be found than that: nodes come back.
+
+    What gave up does not run, and what stands on a node that is lost is replaced, unless the brake holds (rule 7).
+    """
+    held = {shard: report for node in snapshot.nodes for shard, report in _held(snapshot, node).items()}
+    lost = _lost(snapshot)
+    started: set[ModelName] = set()
+    counts: Counter[ModelName] = Counter()
+    for node, order in plan.orders.items():
+        for one in order.shards:
+            if one.spec.rank > 0:
+                continue
+            report = held.get(one.spec.shard)
+            if one.spec.shard not in held:
+                started.add(one.spec.model)
+            if not one.draining and node not in lost and (report is None or report.phase is not Phase.FAILED):
+                counts[one.spec.model] += 1
     return [
         f"{count} replicas of {name} would run, {model.replicas} are wanted"
         for name, model in snapshot.catalog.models.items()
-        if (count := counts[name]) > model.replicas + SURGE_ALLOWED and name in started
+        if (count := counts[name]) > model.replicas + model.rollout.max_surge and name in started
     ]
+
+
+def _lost(snapshot: Snapshot) -> set[NodeName]:
+    control = snapshot.catalog.cluster.control
+    gone = {
+        name: view.since
+        for name, view in snapshot.nodes.items()
+        if isinstance(view, Unreachable) and name in snapshot.catalog.nodes
+    }
+    lost = set()
+    for name, since in gone.items():
+        near = sum(abs(since - other) <= control.lost_after for other in gone.values())
+        braked = near >= max(control.brake.min_nodes, control.brake.share * len(snapshot.catalog.nodes))
+        if snapshot.now - since >= control.lost_after and not braked:
+            lost.add(name)
+    return lost
 
 
 def _ignorance(plan: Plan, snapshot: Snapshot) -> list[str]:
@@ -103,21 +189,93 @@ def _has_process(report: ShardReport) -> bool:
 def _last_serving(plan: Plan, snapshot: Snapshot) -> list[str]:
     """Rule 4: the last published replica of a wanted model stays, while it is ready and can be reached."""
     ordered = {one.spec.replica: one for order in plan.orders.values() for one in order.shards}
-    serving = {
+    ready = Counter(
         one.spec.replica
         for view in snapshot.nodes.values()
         if (report := report_of(view)) is not None
         for one in report.shards
         if one.phase in SERVING
-    }
+    )
+    serving = {name for name, count in ready.items() if name in ordered and count == ordered[name].spec.shards}
     broken = []
     for name, model in snapshot.catalog.models.items():
         before = [endpoint for endpoint in snapshot.previous.table.endpoints if endpoint.model == name]
         after = [endpoint for endpoint in plan.table.endpoints if endpoint.model == name]
         drained = [one for one in before if one.id in serving and one.id in ordered and ordered[one.id].draining]
-        if model.replicas > 0 and before and not after and drained:
+        asked = model.rollout.strategy == "recreate"
+        if model.replicas > 0 and before and not after and drained and not asked and not _preempted(plan, drained):
             broken.append(f"the last serving replica of {name} ({drained[0].id}) would be drained")
     return broken
+
+
+def _too_early(plan: Plan, snapshot: Snapshot) -> list[str]:
+    """Rule 4: what runs by an old spec is not given up for new ones none of which has been ready for long enough."""
+    ages = _ages(snapshot)
+    orders = [one for order in plan.orders.values() for one in order.shards if one.spec.rank == 0]
+    reports = [report for view in snapshot.nodes.values() if (report := report_of(view)) is not None]
+    down = {one.spec.replica for report in reports for one in report.shards if one.phase not in SERVING}
+    broken = []
+    for name, model in snapshot.catalog.models.items():
+        if not model.rollout.min_ready or not model.replicas or model.rollout.strategy == "recreate":
+            continue
+        wanted = {snapshot.catalog.hash_of(model, profile) for profile in model.profiles}
+        hashes = {one.spec.replica: one.spec.hash for one in orders if one.spec.model == name}
+        after = [one.id for one in plan.table.endpoints if one.model == name]
+        old = [
+            one.id
+            for one in snapshot.previous.table.endpoints
+            if one.model == name and one.id in plan.draining and one.id not in snapshot.previous.draining
+        ]
+        old = [one for one in old if one not in down and one not in plan.preempted and hashes.get(one) not in wanted]
+        enough = any(hashes.get(one) not in wanted or ages.get(one, 0.0) >= model.rollout.min_ready for one in after)
+        if old and after and not enough:
+            broken.append(f"{old[0]} would be drained, and {after[0]} has not been ready for its min_ready")
+    return broken
+
+
+def _ages(snapshot: Snapshot) -> dict[ReplicaId, float]:
+    """Return since how many seconds the head of each replica has been in its phase."""
+    found = {}
+    for view in snapshot.nodes.values():
+        report = report_of(view)
+        at = view.at if isinstance(view, Reporting) else view.since
+        for one in report.shards if report else ():
+            if one.spec.rank == 0:
+                found[one.spec.replica] = one.age + snapshot.now - at
+    return found
+
+
+def _preemptions(plan: Plan, snapshot: Snapshot) -> list[str]:
+    """Only a replica of lower priority gives way, and one that is not known to be idle only where the model says so."""
+    models = snapshot.catalog.models
+    ages = _ages(snapshot)
+    owners = {one.spec.replica: one.spec.model for order in plan.orders.values() for one in order.shards}
+    gave_up = {
+        one.spec.replica
+        for view in snapshot.nodes.values()
+        if (report := report_of(view)) is not None
+        for one in report.shards
+        if one.phase is Phase.FAILED
+    }
+    broken = []
+    for replica, by in plan.preempted.items():
+        model = owners.get(replica)
+        if replica in snapshot.previous.preempted or model is None or model not in models or by not in models:
+            continue
+        if replica in gave_up:
+            continue
+        if ages.get(replica, 0.0) < models[model].min_life:
+            broken.append(f"{replica} would give way to {by} inside its minimum life")
+        if models[model].priority >= models[by].priority:
+            broken.append(f"{replica} would give way to {by}, which is not more important")
+        elif not models[by].preempt and not isinstance(snapshot.usage.of(replica), Idle):
+            broken.append(f"{replica} would give way to {by} without being idle")
+    return broken
+
+
+def _preempted(plan: Plan, drained: list[Endpoint]) -> bool:
+    """Whether the last ones gave way to a model of higher priority."""
+    return all(one.id in plan.preempted for one in drained)
 
 
 def _table(plan: Plan, snapshot: Snapshot) -> list[str]:

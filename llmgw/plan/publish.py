@@ -1,5 +1,6 @@
 """The endpoint table that follows from the replicas: what is ready, reachable, and not on its way out."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from llmgw.base.ids import ModelName
@@ -14,7 +15,9 @@ RETRY_UNKNOWN = 10
 """Seconds a client is told to wait: while a replica starts, and when nothing says how long it will take."""
 
 
-def table_of(snapshot: Snapshot, replicas: list[Replica]) -> tuple[EndpointTable, list[Endpoint], list[Endpoint]]:
+def table_of(
+    snapshot: Snapshot, models: Mapping[ModelName, Model], replicas: list[Replica]
+) -> tuple[EndpointTable, list[Endpoint], list[Endpoint]]:
     """Return (table, published, withdrawn), the latter two against the previous table.
 
     A replica whose drain was just called off is in it at once, although its node still reports it as draining. A table
@@ -26,11 +29,15 @@ def table_of(snapshot: Snapshot, replicas: list[Replica]) -> tuple[EndpointTable
         for one in sorted(replicas, key=lambda one: one.id)
         if one.address is not None and one.serves and not one.draining and not one.leaving
     )
-    models = tuple(
-        RoutedModel(name, tuple(model.aliases), model.replicas, _retry_after(snapshot, name, model, replicas))
-        for name, model in snapshot.catalog.models.items()
+    phases: dict[ModelName, set[Phase]] = {}
+    for one in replicas:
+        if not one.leaving:
+            phases.setdefault(one.model, set()).add(one.phase)
+    routed = tuple(
+        RoutedModel(name, tuple(model.aliases), model.replicas, _retry_after(snapshot, model, phases.get(name, set())))
+        for name, model in models.items()
     )
-    table = EndpointTable(before.version, models, endpoints, snapshot.catalog.cluster.router.timeouts.connect)
+    table = EndpointTable(before.version, routed, endpoints, snapshot.catalog.cluster.router.timeouts.connect)
     if table != before:
         table = replace(table, version=before.version + 1)
     had = {endpoint.id for endpoint in before.endpoints}
@@ -40,10 +47,9 @@ def table_of(snapshot: Snapshot, replicas: list[Replica]) -> tuple[EndpointTable
     return table, published, withdrawn
 
 
-def _retry_after(snapshot: Snapshot, name: ModelName, model: Model, replicas: list[Replica]) -> int:
-    """Return the seconds after which asking again makes sense, from what the replicas are doing."""
-    phases = {one.phase for one in replicas if one.model == name and not one.leaving}
-    if Phase.STARTING in phases or Phase.READY in phases:
+def _retry_after(snapshot: Snapshot, model: Model, phases: set[Phase]) -> int:
+    """Return the seconds after which asking again makes sense, from what the model's replicas are doing."""
+    if phases & {Phase.STARTING, Phase.READY}:
         return RETRY_SOON
     backoff = snapshot.catalog.cluster.control.backoff
     if Phase.BACKOFF in phases or (Phase.WAITING in phases and model.replicas):

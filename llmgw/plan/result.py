@@ -1,15 +1,17 @@
 """`Plan`: what should change and what is held back, each with its reason. What `llmgw plan` prints is this object."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llmgw.base.cause import Cause
 from llmgw.base.ids import ModelName, NodeName, ReplicaId, Revision
 from llmgw.base.time import Instant
+from llmgw.catalog.catalog import Catalog
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.table import EndpointTable
-from llmgw.plan.snapshot import Decided
+from llmgw.plan.snapshot import Decided, GaveUp, Rollout
+from llmgw.spec.model import Model
 
 
 class Verb(StrEnum):
@@ -59,8 +61,27 @@ class Plan:
     settled: bool
     """Every node has spoken, or was waited for long enough."""
     cause: Cause
+    alarms: tuple[str, ...] = ()
+    """What people must know: the brake holds, a rollout failed."""
+    rollouts: Mapping[ModelName, Rollout] = field(default_factory=dict)
+    gave_up: Mapping[ModelName, tuple[GaveUp, ...]] = field(default_factory=dict)
+    good: Mapping[ModelName, Model] = field(default_factory=dict)
+    preempted: Mapping[ReplicaId, ModelName] = field(default_factory=dict)
+    braked: Mapping[NodeName, Instant] = field(default_factory=dict)
+    catalog: Catalog | None = None
+    """What the orders were written by."""
 
     @property
     def decided(self) -> Decided:
         """What the next snapshot has as `previous`, once this plan is carried out."""
-        return Decided(self.orders, self.table, self.draining)
+        return Decided(
+            self.orders,
+            self.table,
+            self.draining,
+            self.rollouts,
+            self.gave_up,
+            self.good,
+            self.preempted,
+            self.braked,
+            self.catalog,
+        )

@@ -1,6 +1,6 @@
 """What the control plane's loops hand to each other and to the gateways."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +9,7 @@ from llmgw.base.time import Instant
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.table import EndpointTable
 from llmgw.fleet.usage import UsageView
+from llmgw.plan.snapshot import Act
 
 
 class OrderSink(Protocol):
@@ -51,6 +52,30 @@ class EventSink(Protocol):
 
     def record(self, event: Event) -> None:
         """Take an event. Never blocks, never raises."""
+        ...
+
+
+class EventSource(Protocol):
+    """Gives back kept events."""
+
+    async def events(self, limit: int, since: Instant | None = None, subject: str = "") -> list[Event]:
+        """Return the newest events, newest first: at most `limit`, not before `since`, of this subject if one is given.
+
+        A subject is `replica/ID`, `node/NAME`, …, or `model/NAME`, which stands for its replicas as well. Raises
+        StoreUnavailable.
+        """
+        ...
+
+
+class ActKeeper(Protocol):
+    """Keeps what operators asked for, over restarts."""
+
+    async def keep_acts(self, acts: Sequence[Act]) -> None:
+        """Keep these in place of those before, all or none. Raises StoreUnavailable."""
+        ...
+
+    async def last_acts(self) -> tuple[Act, ...]:
+        """Return the kept ones, by target. Raises StoreUnavailable."""
         ...
 
 

@@ -80,10 +80,8 @@ class Guard(SpecModel):
 class Brake(SpecModel):
     """When the loss of nodes is taken for a fault of our own network."""
 
-    share: Share = Field(
-        0.5, description="Share of nodes that vanish together.", json_schema_extra=planned(Impact.LIVE)
-    )
-    min_nodes: Positive = Field(2, description="And at least so many nodes.", json_schema_extra=planned(Impact.LIVE))
+    share: Share = Field(0.5, description="Share of nodes that vanish together.", json_schema_extra=impact(Impact.LIVE))
+    min_nodes: Positive = Field(2, description="And at least so many nodes.", json_schema_extra=impact(Impact.LIVE))
 
 
 class Backoff(SpecModel):
@@ -119,12 +117,12 @@ class Control(SpecModel):
     lost_after: Duration = Field(
         300.0,
         description="Silence after which a node's replicas are replaced elsewhere.",
-        json_schema_extra=planned(Impact.LIVE),
+        json_schema_extra=impact(Impact.LIVE),
     )
     brake: Brake = Field(
         default_factory=Brake,
         description="When many nodes vanish together, nothing is replaced.",
-        json_schema_extra=planned(Impact.LIVE),
+        json_schema_extra=impact(Impact.LIVE),
     )
     backoff: Backoff = Field(
         default_factory=Backoff, description="Restarts of crashed engines.", json_schema_extra=impact(Impact.LIVE)
@@ -144,9 +142,9 @@ class Control(SpecModel):
 class GpuClass(SpecModel):
     """A kind of GPU, by the names that drivers give it."""
 
-    name: Name = Field(description="Name that profiles ask for.", json_schema_extra=planned(Impact.NONE))
+    name: Name = Field(description="Name that profiles ask for.", json_schema_extra=impact(Impact.NONE))
     match: Annotated[list[Glob], Field(min_length=1)] = Field(
-        description="Names as the driver gives them, with `*`.", json_schema_extra=planned(Impact.DRAIN)
+        description="Names as the driver gives them, with `*`.", json_schema_extra=impact(Impact.DRAIN)
     )
     memory: Size | None = Field(None, description="Memory of one card.", json_schema_extra=planned(Impact.NONE))
 
@@ -232,7 +230,7 @@ class Cluster(SpecModel):
         default_factory=Control, description="How the control plane decides.", json_schema_extra=impact(Impact.LIVE)
     )
     gpu_classes: list[GpuClass] = Field(
-        default_factory=list, description="Kinds of GPU in this cluster.", json_schema_extra=planned(Impact.DRAIN)
+        default_factory=list, description="Kinds of GPU in this cluster.", json_schema_extra=impact(Impact.DRAIN)
     )
     ssh: SshDefaults = Field(
         default_factory=SshDefaults, description="Defaults for SSH.", json_schema_extra=impact(Impact.LIVE)

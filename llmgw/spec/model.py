@@ -134,26 +134,26 @@ class Rollout(SpecModel):
     strategy: Literal["auto", "surge", "recreate"] = Field(
         "auto",
         description="New before old, old before new, or new before old where there is room.",
-        json_schema_extra=planned(Impact.NONE),
+        json_schema_extra=impact(Impact.NONE),
     )
     max_surge: Positive = Field(
-        1, description="Most replicas beyond the wanted number.", json_schema_extra=planned(Impact.NONE)
+        1, description="Most replicas beyond the wanted number.", json_schema_extra=impact(Impact.NONE)
     )
     max_unavailable: Count = Field(
-        0, description="Most replicas missing meanwhile.", json_schema_extra=planned(Impact.NONE)
+        0, description="Most replicas missing meanwhile.", json_schema_extra=impact(Impact.NONE)
     )
     min_ready: Duration = Field(
-        0.0, description="Time a new replica must be ready before it counts.", json_schema_extra=planned(Impact.NONE)
+        0.0, description="Time a new replica must be ready before it counts.", json_schema_extra=impact(Impact.NONE)
     )
     deadline: Duration = Field(
         3600.0,
         description="Time after which a rollout that stands still has failed.",
-        json_schema_extra=planned(Impact.NONE),
+        json_schema_extra=impact(Impact.NONE),
     )
     auto_revert: bool = Field(
         False,
         description="Go back to the last good spec when a rollout failed.",
-        json_schema_extra=planned(Impact.NONE),
+        json_schema_extra=impact(Impact.NONE),
     )
 
 
@@ -240,7 +240,7 @@ class Model(SpecModel):
     rollout: Rollout = Field(
         default_factory=Rollout,
         description="How changed replicas are replaced.",
-        json_schema_extra=planned(Impact.NONE),
+        json_schema_extra=impact(Impact.NONE),
     )
     routing: Routing = Field(
         default_factory=Routing, description="How an endpoint is chosen.", json_schema_extra=planned(Impact.ROUTE)
@@ -251,15 +251,15 @@ class Model(SpecModel):
     placement: Literal["spread", "pack"] = Field(
         "spread",
         description="Whether replicas keep apart from each other or together.",
-        json_schema_extra=planned(Impact.NONE),
+        json_schema_extra=impact(Impact.NONE),
     )
     preempt: bool = Field(
         False,
         description="May take the place of replicas of lower priority.",
-        json_schema_extra=planned(Impact.NONE),
+        json_schema_extra=impact(Impact.NONE),
     )
     min_life: Duration = Field(
-        600.0, description="Time a replica runs before it may be preempted.", json_schema_extra=planned(Impact.NONE)
+        600.0, description="Time a replica runs before it may be preempted.", json_schema_extra=impact(Impact.NONE)
     )
     adapters: list[Adapter] = Field(
         default_factory=list,

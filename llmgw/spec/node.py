@@ -79,23 +79,23 @@ class Cordon(SpecModel):
 
     reason: Text = Field(description="Shown in plans and status.", json_schema_extra=impact(Impact.NONE))
     until: Instant | None = Field(
-        None, description="When it ends by itself; default never.", json_schema_extra=planned(Impact.NONE)
+        None, description="When it ends by itself; default never.", json_schema_extra=impact(Impact.NONE)
     )
 
 
 class Expect(SpecModel):
     """What the node should have. A node that has something else is an alarm, and what it has counts."""
 
-    gpu_class: Name | None = Field(None, description="Class of its GPUs.", json_schema_extra=planned(Impact.NONE))
-    gpus: Count | None = Field(None, description="Number of its GPUs.", json_schema_extra=planned(Impact.NONE))
+    gpu_class: Name | None = Field(None, description="Class of its GPUs.", json_schema_extra=impact(Impact.NONE))
+    gpus: Count | None = Field(None, description="Number of its GPUs.", json_schema_extra=impact(Impact.NONE))
 
 
 class Reserved(SpecModel):
     """What of the node is not for replicas."""
 
-    gpus: Count = Field(0, description="GPUs kept free.", json_schema_extra=planned(Impact.DRAIN))
-    memory: Size = Field(0, description="Memory kept free.", json_schema_extra=planned(Impact.DRAIN))
-    cpus: Count = Field(0, description="CPU cores kept free.", json_schema_extra=planned(Impact.DRAIN))
+    gpus: Count = Field(0, description="GPUs kept free.", json_schema_extra=impact(Impact.DRAIN))
+    memory: Size = Field(0, description="Memory kept free.", json_schema_extra=impact(Impact.DRAIN))
+    cpus: Count = Field(0, description="CPU cores kept free.", json_schema_extra=impact(Impact.DRAIN))
 
 
 class Node(SpecModel):
@@ -130,22 +130,20 @@ class Node(SpecModel):
     )
     pool: Name = Field(
         "default",
-        description="Pool the node belongs to; looked at when a replica is placed.",
-        json_schema_extra=impact(Impact.NONE),
+        description="Pool the node belongs to; replicas of profiles that ask for another one move away.",
+        json_schema_extra=impact(Impact.DRAIN),
     )
     fabric: Name | None = Field(
         None,
         description="Fast network the node is on; all nodes of one replica share it.",
-        json_schema_extra=planned(Impact.DRAIN),
+        json_schema_extra=impact(Impact.DRAIN),
     )
     labels: dict[Label, Label] = Field(
         default_factory=dict,
-        description="Labels that profiles may ask for; looked at when a replica is placed.",
-        json_schema_extra=impact(Impact.NONE),
+        description="Labels that profiles may ask for; replicas of profiles that ask for others move away.",
+        json_schema_extra=impact(Impact.DRAIN),
     )
-    expect: Expect | None = Field(
-        None, description="What the node should have.", json_schema_extra=planned(Impact.NONE)
-    )
+    expect: Expect | None = Field(None, description="What the node should have.", json_schema_extra=impact(Impact.NONE))
     cordoned: Cordon | None = Field(
         None,
         description="Gets no new replicas; those it has move away, one at a time, replacement first.",
@@ -154,7 +152,7 @@ class Node(SpecModel):
     reserved: Reserved = Field(
         default_factory=Reserved,
         description="What of the node is not for replicas.",
-        json_schema_extra=planned(Impact.DRAIN),
+        json_schema_extra=impact(Impact.DRAIN),
     )
     traffic: Literal["tunnel", "direct"] = Field(
         "tunnel",

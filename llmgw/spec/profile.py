@@ -27,10 +27,10 @@ class Gpu(SpecModel):
     gpu_class: Name = Field(
         alias="class",
         description="Class of the GPUs, one of the cluster's `gpu_classes`.",
-        json_schema_extra=planned(Impact.RESTART),
+        json_schema_extra=impact(Impact.RESTART),
     )
     count: Positive = Field(
-        1, description="GPUs on each node of the replica.", json_schema_extra=planned(Impact.RESTART)
+        1, description="GPUs on each node of the replica.", json_schema_extra=impact(Impact.RESTART)
     )
 
 
@@ -54,7 +54,7 @@ class Profile(SpecModel):
     gpu: Gpu | None = Field(
         None,
         description="GPUs it needs; without it, it runs on the CPU.",
-        json_schema_extra=planned(Impact.RESTART),
+        json_schema_extra=impact(Impact.RESTART),
     )
     nodes: Positive = Field(
         1, description="Nodes that one replica spans, a shard on each.", json_schema_extra=planned(Impact.RESTART)

@@ -11,7 +11,7 @@ from llmgw.adapters.sql_store import SqlStore
 from llmgw.base.ids import Epoch, OwnerId
 from llmgw.base.time import EARLIEST, Instant, later
 from llmgw.ports.sinks import LeaseKeeper
-from tests.fakes.store import FakeStore
+from llmgw.sim.store import FakeStore
 
 A, B = OwnerId("a"), OwnerId("b")
 ANY = Epoch(1)

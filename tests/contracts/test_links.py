@@ -11,9 +11,9 @@ from llmgw.base.ids import NodeName, ShardId
 from llmgw.fleet.table import TcpAddress
 from llmgw.ports.links import Link, LinkBroken, Target
 from llmgw.runtime.supervisor import Supervisor
+from llmgw.sim.link import FakeNetwork, Peer
 from llmgw.spec.cluster import SshDefaults
 from llmgw.spec.node import Node
-from tests.fakes.link import FakeNetwork, Peer
 
 NODE = Node(apiVersion="llmgw/v1", kind="Node", name="n", local=True)
 

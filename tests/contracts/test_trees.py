@@ -13,7 +13,7 @@ from llmgw.base.ids import Revision
 from llmgw.catalog.source import Source, SourceFailed, SourceTree
 from llmgw.ports.trees import TreeSource
 from llmgw.runtime.clock import SystemClock
-from tests.fakes.source import FakeSource
+from llmgw.sim.source import FakeSource
 
 
 class Place(ABC):

@@ -7,15 +7,18 @@ in the server there is `plan.check` alone, so most must be caught by it.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from llmgw.base.ids import Generation, replica_id, shard_id
+from llmgw.base.time import Instant
 from llmgw.fleet.order import ShardOrder
+from llmgw.fleet.report import Report
 from llmgw.fleet.table import Endpoint, TcpAddress
-from llmgw.fleet.usage import Unknown, UsageView
+from llmgw.fleet.usage import Idle, Unknown, UsageView
 from llmgw.fleet.view import NeverSeen, Reporting, Unreachable
 from llmgw.plan.decide import plan
 from llmgw.plan.result import Plan
@@ -159,6 +162,136 @@ def replaces_before_the_new_one_serves(snapshot: Snapshot) -> Plan:
     return replace(with_orders(decided, orders), table=table, draining={**since, **decided.draining})
 
 
+def reads_unknown_as_long_idle(snapshot: Snapshot) -> Plan:
+    """Choose who gives way as if everything had been idle for an hour, and take the rest from the real plan."""
+    endpoints = {
+        one.spec.replica: Idle(Instant(snapshot.now - 3600))
+        for order in snapshot.previous.orders.values()
+        for one in order.shards
+    }
+    return plan(replace(snapshot, usage=replace(snapshot.usage, endpoints=endpoints)))
+
+
+def _with_reports(snapshot: Snapshot, change: Callable[[Report], Report]) -> Snapshot:
+    nodes = {
+        name: replace(view, report=change(view.report)) if isinstance(view, Reporting) else view
+        for name, view in snapshot.nodes.items()
+    }
+    return replace(snapshot, nodes=nodes)
+
+
+def _with_models(snapshot: Snapshot, **update: Any) -> Snapshot:
+    models = {name: model.model_copy(update=update) for name, model in snapshot.catalog.models.items()}
+    return replace(snapshot, catalog=replace(snapshot.catalog, models=models))
+
+
+def ignores_strangers_on_cards(snapshot: Snapshot) -> Plan:
+    return plan(
+        _with_reports(snapshot, lambda said: replace(said, gpus=tuple(replace(g, users=()) for g in said.gpus)))
+    )
+
+
+def ignores_that_a_card_is_unhealthy(snapshot: Snapshot) -> Plan:
+    return plan(
+        _with_reports(snapshot, lambda said: replace(said, gpus=tuple(replace(g, unhealthy="") for g in said.gpus)))
+    )
+
+
+def ignores_what_operators_asked_for(snapshot: Snapshot) -> Plan:
+    return plan(replace(snapshot, acts=()))
+
+
+def forgets_what_stopped_and_is_not_gone(snapshot: Snapshot) -> Plan:
+    """Give the place of what an order left out to the next one, while its engine still runs."""
+
+    def change(said: Report) -> Report:
+        order = snapshot.previous.orders.get(said.node)
+        kept = tuple(one for one in said.shards if order is None or order.shard(one.spec.shard) is not None)
+        return replace(said, shards=kept)
+
+    return plan(_with_reports(snapshot, change))
+
+
+@spoilt
+def gives_a_card_twice(decided: Plan, snapshot: Snapshot) -> Plan:
+    """Give every shard that is new the first cards of its node."""
+    orders = {}
+    for name, one in decided.orders.items():
+        view = snapshot.nodes[name]
+        cards = tuple(gpu.uuid for gpu in view.report.gpus) if isinstance(view, Reporting) else ()
+        shards = [
+            replace(each, spec=replace(each.spec, gpus=cards[: len(each.spec.gpus)])) if each.spec.gpus else each
+            for each in one.shards
+        ]
+        orders[name] = replace(one, shards=tuple(shards))
+    return with_orders(decided, orders)
+
+
+@spoilt
+def starts_a_gang_in_part(decided: Plan, _: Snapshot) -> Plan:
+    orders = {
+        name: replace(one, shards=tuple(each for each in one.shards if each.spec.rank == 0))
+        for name, one in decided.orders.items()
+    }
+    return with_orders(decided, orders)
+
+
+def replaces_under_the_brake(snapshot: Snapshot) -> Plan:
+    control = snapshot.catalog.cluster.control
+    brake = control.brake.model_copy(update={"min_nodes": 99})
+    cluster = snapshot.catalog.cluster.model_copy(update={"control": control.model_copy(update={"brake": brake})})
+    previous = replace(snapshot.previous, braked={})
+    return plan(replace(snapshot, catalog=replace(snapshot.catalog, cluster=cluster), previous=previous))
+
+
+def replaces_a_node_that_is_not_lost_yet(snapshot: Snapshot) -> Plan:
+    nodes = {
+        name: replace(view, since=Instant(view.since - 1000)) if isinstance(view, Unreachable) else view
+        for name, view in snapshot.nodes.items()
+    }
+    return plan(replace(snapshot, nodes=nodes))
+
+
+def preempts_an_equal_one(snapshot: Snapshot) -> Plan:
+    """Take the models for less important the earlier their name."""
+    models = {
+        name: model.model_copy(update={"priority": number})
+        for number, (name, model) in enumerate(sorted(snapshot.catalog.models.items()))
+    }
+    return plan(replace(snapshot, catalog=replace(snapshot.catalog, models=models)))
+
+
+def preempts_whatever_the_model_says(snapshot: Snapshot) -> Plan:
+    return plan(_with_models(snapshot, preempt=True))
+
+
+def preempts_inside_the_minimum_life(snapshot: Snapshot) -> Plan:
+    return plan(_with_models(snapshot, min_life=0.0))
+
+
+def drains_the_old_before_min_ready_passed(snapshot: Snapshot) -> Plan:
+    rollout = {
+        name: model.rollout.model_copy(update={"min_ready": 0.0}) for name, model in snapshot.catalog.models.items()
+    }
+    models = {
+        name: model.model_copy(update={"rollout": rollout[name]}) for name, model in snapshot.catalog.models.items()
+    }
+    return plan(replace(snapshot, catalog=replace(snapshot.catalog, models=models)))
+
+
+def recreates_where_nobody_asked_for_it(snapshot: Snapshot) -> Plan:
+    models = {
+        name: model.model_copy(update={"rollout": model.rollout.model_copy(update={"strategy": "recreate"})})
+        for name, model in snapshot.catalog.models.items()
+    }
+    return plan(replace(snapshot, catalog=replace(snapshot.catalog, models=models)))
+
+
+@spoilt
+def says_nothing_of_what_is_held_back(decided: Plan, _: Snapshot) -> Plan:
+    return replace(decided, holds=())
+
+
 CAUGHT: list[tuple[Planner, str]] = [
     (reads_unknown_as_idle, "would be stopped with requests in flight, or without knowing that there are none"),
     (reads_a_silent_node_as_empty, "would be stopped"),
@@ -173,6 +306,21 @@ CAUGHT: list[tuple[Planner, str]] = [
     (orders_a_node_that_never_spoke, "which has never spoken"),
     (changes_an_order_without_saying, "changed without a greater generation"),
     (replaces_before_the_new_one_serves, "the last serving replica of"),
+    (reads_unknown_as_long_idle, "would (give way to . without being idle|be stopped with requests in flight)"),
+    (ignores_strangers_on_cards, "is given to .*, and is used by pid 4242"),
+    (ignores_that_a_card_is_unhealthy, "is given to .*, and is unhealthy"),
+    (ignores_what_operators_asked_for, "is started on .*, which is cordoned"),
+    (forgets_what_stopped_and_is_not_gone, "is claimed by 2 shards|is given to 2 shards"),
+    (gives_a_card_twice, "is claimed by . shards"),
+    (starts_a_gang_in_part, "1 of the 2 shards of .* are ordered"),
+    (replaces_under_the_brake, "replicas of . would run"),
+    (replaces_a_node_that_is_not_lost_yet, "replicas of . would run"),
+    (preempts_an_equal_one, "which is not more important"),
+    (preempts_whatever_the_model_says, "without being idle"),
+    (preempts_inside_the_minimum_life, "inside its minimum life"),
+    (drains_the_old_before_min_ready_passed, "has not been ready for its min_ready"),
+    (recreates_where_nobody_asked_for_it, "the last serving replica of"),
+    (says_nothing_of_what_is_held_back, "are missing and nothing says why"),
 ]
 
 

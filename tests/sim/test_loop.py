@@ -9,7 +9,7 @@ import pytest
 
 from llmgw.runtime.latest import Latest
 from llmgw.runtime.supervisor import Supervisor
-from tests.sim.loop import EPOCH, Deadlock, SimClock, SimLoop, TooLong, simulate
+from llmgw.sim.loop import EPOCH, Deadlock, SimClock, SimLoop, TooLong, simulate
 
 
 async def racing(tasks: int = 5, turns: int = 3) -> list[str]:

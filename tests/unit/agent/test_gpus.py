@@ -25,7 +25,7 @@ from llmgw.agent.gpus import Gpus
 from llmgw.base.ids import ShardId
 from llmgw.fleet.report import Gpu, Reason
 from llmgw.runtime.supervisor import Supervisor
-from tests.sim.loop import simulate
+from llmgw.sim.loop import simulate
 
 GIB = 1024**3
 MIB = 1024**2

@@ -9,8 +9,8 @@ from llmgw.agent import log_reader
 from llmgw.agent.disk import Disk
 from llmgw.agent.log_reader import CHUNK, LogReader
 from llmgw.base.ids import ShardId
+from llmgw.sim.loop import simulate
 from llmgw.wire.messages import LogReply, LogRequest
-from tests.sim.loop import simulate
 
 SHARD = ShardId("m-1-0.s0")
 

@@ -385,6 +385,29 @@ BETWEEN = {
             )
         ],
     ),
+    "too few ports on all nodes together": (
+        {
+            "a": CLUSTER + "control: {ports: [20000, 20002]}\n",
+            "b": MODEL + "replicas: 7\n",
+            "c": SSH,
+            "d": SSH.replace("box", "den"),
+        },
+        [
+            (
+                "a.yaml:4:18 7 replicas in all, but `control.ports` 20000 to 20002 has only 3 ports on each of 2 nodes; "
+                "widen the range [too-few-ports]"
+            )
+        ],
+    ),
+    "ports are given out on every node": (
+        {
+            "a": CLUSTER + "control: {ports: [20000, 20002]}\n",
+            "b": MODEL + "replicas: 6\n",
+            "c": SSH,
+            "d": SSH.replace("box", "den"),
+        },
+        [],
+    ),
     "just enough ports": ({"a": CLUSTER + "control: {ports: [20000, 20002]}\n", "b": MODEL + "replicas: 3\n"}, []),
     "ports the wrong way round": (
         {"a": CLUSTER + "control:\n  ports: [3, 2]\n"},

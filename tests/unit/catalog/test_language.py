@@ -226,20 +226,21 @@ def test_names_are_unique_within_the_clusters_lists() -> None:
 
 def test_scale_counts_for_ports() -> None:
     cluster = CLUSTER + "control: {ports: [20000, 20003]}\n"
-    assert told(CPU + "scale: {max: 5}\n", cluster) == [
-        "cluster.yaml:9:18 5 replicas in all, but `control.ports` 20000 to 20003 has only 4 ports; widen the range "
-        "[too-few-ports]"
+    assert told(CPU + "scale: {max: 8}\n", cluster) == []
+    assert told(CPU + "scale: {max: 9}\n", cluster) == [
+        "cluster.yaml:9:18 9 replicas in all, but `control.ports` 20000 to 20003 has only 4 ports on each of 2 nodes; "
+        "widen the range [too-few-ports]"
     ]
 
 
 def test_what_nothing_acts_on_is_a_warning_at_its_key_and_once_for_a_whole_kind() -> None:
-    text = CPU + "placement: pack\nlimits: {queue: 3}\n"
+    text = CPU + "protect: true\nlimits: {queue: 3}\n"
     tenant = TENANT.replace(", 'chat-*', mm", "")
     files = {"c.yaml": CLUSTER.split("gpu_classes", maxsplit=1)[0], "m.yaml": text, "t.yaml": tenant}
     outcome = compile_tree(SourceTree(Revision("r"), {path: text.encode() for path, text in files.items()}))
     assert isinstance(outcome, Accepted)
     assert [(str(one), one.severity) for one in outcome.warnings] == [
-        ("m.yaml:7:1 'placement' is checked and kept; nothing acts on it yet", "warning"),
+        ("m.yaml:7:1 'protect' is checked and kept; nothing acts on it yet", "warning"),
         ("m.yaml:8:1 'limits' is checked and kept; nothing acts on it yet", "warning"),
         ("t.yaml:2:7 Tenant objects are checked and kept; nothing acts on them yet", "warning"),
     ]

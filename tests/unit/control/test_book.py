@@ -3,10 +3,11 @@
 import asyncio
 from dataclasses import replace
 
+from llmgw.sim.loop import SimClock, simulate
+
 from llmgw.base.ids import NodeName
 from llmgw.control.book import FleetBook
 from tests.builders import report
-from tests.sim.loop import SimClock, simulate
 
 N = NodeName("n")
 

@@ -3,7 +3,7 @@
 from llmgw.base.ids import Epoch, OwnerId
 from llmgw.base.time import EARLIEST, Instant, later
 from llmgw.control.leadership import LEASE, Leadership
-from tests.fakes.store import FakeStore
+from llmgw.sim.store import FakeStore
 
 
 class _HandClock:

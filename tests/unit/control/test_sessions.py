@@ -17,14 +17,14 @@ from llmgw.fleet.table import Address, TcpAddress, UnixAddress
 from llmgw.fleet.view import NeverSeen, Reporting, Unreachable, routes_of
 from llmgw.ports.links import LinkBroken, Target
 from llmgw.runtime.supervisor import Supervisor
+from llmgw.sim.link import FakeNetwork, Peer
+from llmgw.sim.loop import SimClock, simulate
 from llmgw.spec.cluster import SshDefaults
 from llmgw.spec.node import Hop, Node, Ssh
 from llmgw.wire.frames import frame
 from llmgw.wire.messages import PROTOCOL, Order, Said, Welcome, encode
 from llmgw.wire.session import Session
 from tests.builders import catalog, model, node, order, report, shard_report, spec_of
-from tests.fakes.link import FakeNetwork, Peer
-from tests.sim.loop import SimClock, simulate
 
 N = NodeName("n")
 KEY = "ssh-ed25519 AAAA"

@@ -86,11 +86,11 @@ def test_the_last_node_that_left_keeps_serving_for_want_of_another() -> None:
     assert published(desk.settle()) == ["m-1-0"]
 
 
-def test_an_unreachable_node_keeps_its_claims_and_is_not_replaced() -> None:
+def test_an_unreachable_node_keeps_its_claims_and_is_not_replaced_before_it_is_lost() -> None:
     desk = serving(A, B, model("m"))
     desk.lose("a")
     for _ in range(3):
-        decided = desk.plan(1000.0)
+        decided = desk.plan(90.0)
         assert [line for line in told(decided) if not line.startswith("withdraw")] == []
     assert published(decided) == []
     assert ordered(decided) == {"a": ["m-1-0"], "b": []}
@@ -192,6 +192,7 @@ def test_a_fresh_control_plane_publishes_what_it_hears_before_it_has_heard_all()
 
 def test_a_fresh_control_plane_goes_on_with_a_drain_it_finds() -> None:
     desk = serving(A, B, model("m", 2))
+    desk.use("m-1-0", Active(1))
     desk.use("m-1-1", Active(1))
     desk.want(A, B, model("m", 1))
     desk.plan()

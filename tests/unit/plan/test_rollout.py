@@ -121,7 +121,8 @@ def test_a_single_replica_without_room_keeps_serving_and_the_hold_says_why() -> 
         assert told(decided) == []
         assert published(decided) == ["m-1-0"]
     assert held(decided) == {
-        "model/m: start replica 1 of 1": "room: a: 3 of 8 cpus free, needs 5",
+        "model/m: start replica 1 of 1": "room: a: 3 of 8 cpus free, needs 5; or for `strategy: recreate`, which stops the old "
+        "one first",
         "replica/m-1-0: drain (outdated)": "1 more to serve first",
     }
 
@@ -154,11 +155,16 @@ def test_a_new_revision_that_fails_leaves_the_old_one_serving_and_says_why() -> 
     assert told(desk.plan()) == ["start m-1-2 @a"]
     desk.obey(Phase.STARTING)
     desk.phase("m-1-2", Phase.FAILED, Reason("bad_arguments", "the engine refused its arguments"))
+    assert told(desk.plan()) == ["start m-1-3 @b"], "another node is tried"
+    desk.obey(Phase.STARTING)
+    desk.phase("m-1-3", Phase.FAILED, Reason("bad_arguments", "the engine refused its arguments"))
     for _ in range(5):
         decided = desk.plan(600.0)
         assert told(decided) == []
         assert published(decided) == ["m-1-0", "m-1-1"]
-    assert held(decided)["model/m: roll over"] == "m-1-2 to serve; it is failed (the engine refused its arguments)"
+    assert held(decided)["model/m: start replica 1 of 2"] == (
+        "room: a, b: it gave up there (the engine refused its arguments)"
+    )
     assert held(decided)["replica/m-1-1: drain (outdated)"] == "1 more to serve first"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from llmgw.base.time import Instant
-from llmgw.fleet.report import Phase
+from llmgw.fleet.report import Phase, Reason
 from llmgw.fleet.usage import NO_USAGE, Active, Idle, Unknown, UsageView
 from llmgw.plan.result import Plan
 from tests.builders import QUIET, Desk, cluster, held, model, node, ordered, published, told, why
@@ -30,7 +30,7 @@ def test_scaling_up_touches_nothing_that_runs() -> None:
 
 
 def test_a_replica_is_published_when_it_is_ready_and_not_before() -> None:
-    desk = Desk.of(*NODES, model("m"))
+    desk = Desk.of(NODES[0], model("m"))
     desk.plan()
     for phase in (Phase.WAITING, Phase.STARTING, Phase.BACKOFF, Phase.FAILED, Phase.STOPPING):
         desk.obey(phase)
@@ -116,6 +116,7 @@ def test_the_drain_deadline_ends_the_wait() -> None:
 
 def test_a_drain_is_called_off_when_the_replica_is_wanted_again() -> None:
     desk = serving(2)
+    desk.use("m-1-0", Active(1))
     desk.use("m-1-1", Active(1))
     assert "drain m-1-1 @b" in told(scaled(desk, 1))
     desk.obey()
@@ -130,6 +131,7 @@ def test_a_drain_is_called_off_when_the_replica_is_wanted_again() -> None:
 
 def test_a_second_drain_gets_a_deadline_of_its_own() -> None:
     desk = serving(2)
+    desk.use("m-1-0", Active(1))
     desk.use("m-1-1", Active(1))
     scaled(desk, 1)
     desk.obey()
@@ -186,13 +188,29 @@ def test_a_draining_replica_that_never_came_up_is_stopped_at_once() -> None:
     assert why(decided, "stop m-1-1 @b") == "it has no process"
 
 
-def test_a_failed_replica_is_not_replaced_by_another_that_would_fail_too() -> None:
-    desk = serving(1)
-    desk.phase("m-1-0", Phase.FAILED)
+def test_a_replica_that_gave_up_is_tried_on_other_nodes_and_not_there_again() -> None:
+    nodes = (*NODES, node("c"))
+    desk = Desk.of(*nodes, model("m"))
+    desk.settle()
+    for _ in range(3):
+        replica = next(one for shards in ordered(desk.plan()).values() for one in shards)
+        desk.phase(replica, Phase.FAILED, Reason("exited", "exited with status 1"))
+        decided = desk.plan()
+        desk.obey()
+        desk.settle()
     decided = desk.plan()
-    assert told(decided) == ["withdraw m-1-0 @a"]
-    assert desk.plan().actions == ()
-    assert ordered(decided)["a"] == ["m-1-0"]
+    assert not any(line.startswith("start") for line in told(decided))
+    assert held(decided)["model/m: start replica 1 of 1"] == (
+        "room: a, b, c: not tried: it gave up on a, b, c (exited with status 1)"
+    )
+    assert why_started(desk) == ["m-1-0 gave up on a", "m-1-1 gave up on b"]
+    desk.want(*nodes, model("m", 1, "--mended"))
+    assert "start" in told(desk.plan())[0], "what is known of the old spec says nothing of the new one"
+
+
+def why_started(desk: Desk) -> list[str]:
+    """Return why each but the first was started."""
+    return [action.why.partition(";")[0] for action in desk.actions if action.verb == "start"][1:]
 
 
 def test_usage_of_a_replica_nobody_spoke_of_is_what_the_view_says_of_the_rest() -> None:

@@ -10,7 +10,7 @@ import pytest
 from llmgw.runtime.backoff import Backoff
 from llmgw.runtime.latest import Latest
 from llmgw.runtime.supervisor import LoopEnded, Supervisor, first_of
-from tests.sim.loop import simulate
+from llmgw.sim.loop import simulate
 
 
 async def test_a_condition_that_holds_is_not_waited_for() -> None:

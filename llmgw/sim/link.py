@@ -149,7 +149,7 @@ class FakeNetwork:
         self._peers: dict[NodeName, list[Peer]] = {}
         self._away: dict[NodeName, str] = {}
 
-    async def connect(self, node: Node, defaults: SshDefaults) -> FakeChannel:
+    async def connect(self, node: Node, defaults: SshDefaults) -> FakeChannel:  # noqa: ARG002 - the port has it
         """Connect to a node's agent. Raises LinkBroken."""
         await self.pause()
         name = NodeName(node.name)

@@ -111,9 +111,11 @@ class SimLoop(asyncio.BaseEventLoop):
         """Cancelled timers leave the heap when they reach its top."""
 
     def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse."""
         raise NotImplementedError("no threads in a simulation")
 
     def run_in_executor(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse."""
         raise NotImplementedError("no threads in a simulation")
 
     def _process_events(self, event_list: object) -> None:
@@ -129,6 +131,19 @@ class SimClock:
     def now(self) -> Instant:
         """Return the virtual time as seconds since the Unix epoch."""
         return Instant(EPOCH + self._loop.time())
+
+
+class OwnClock:
+    """A machine's clock, which is wrong by so many seconds and gains or loses so much of every second."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, ahead: float, gain: float) -> None:
+        self._loop = loop
+        self._ahead = ahead
+        self._gain = gain
+
+    def now(self) -> Instant:
+        """Return what the machine takes for the present."""
+        return Instant(EPOCH + self._ahead + self._loop.time() * (1 + self._gain))
 
 
 def simulate(main: Callable[[], Coroutine[Any, Any, T]], seed: int = 0) -> T:

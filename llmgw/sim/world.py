@@ -10,13 +10,15 @@ of its loop `Safety` looks at it; what must never be is kept in `violations` and
 import asyncio
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 from llmgw.base.ids import NodeName, OwnerId, ReplicaId
 from llmgw.catalog.compile import Accepted, Compiler, Rejected
 from llmgw.catalog.source import SourceTree
+from llmgw.control.acts import Acts, wanted_acts
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs, CatalogState
 from llmgw.control.leadership import Leadership
@@ -26,13 +28,14 @@ from llmgw.fleet.table import Endpoint, EndpointTable, TcpAddress, UnixAddress
 from llmgw.fleet.usage import Unknown, UsageView
 from llmgw.plan.snapshot import Snapshot
 from llmgw.runtime.supervisor import Supervisor
-from tests.builders import Object, tree
-from tests.fakes.gateway import FakeGateway
-from tests.fakes.link import FakeNetwork
-from tests.fakes.source import FakeSource
-from tests.fakes.store import FakeStore
-from tests.sim.agent import Agent, Engine, Machine
-from tests.sim.loop import SimClock, SimLoop
+from llmgw.sim.agent import Agent, Engine, Machine
+from llmgw.sim.directory import Object, tree
+from llmgw.sim.gateway import FakeGateway
+from llmgw.sim.link import FakeNetwork
+from llmgw.sim.loop import OwnClock, SimClock, SimLoop
+from llmgw.sim.source import FakeSource
+from llmgw.sim.spanning import SIM_ENGINES
+from llmgw.sim.store import FakeStore
 
 
 class OwnGateway:
@@ -65,8 +68,18 @@ class Control:
         self.book = FleetBook(world.clock, self._wake)
         self.sessions = Sessions(lambda _: world.network, self.book, random.Random(world.rng.random()))
         self.leadership = Leadership(world.store, self.name, self._wake)
+        self.acts = Acts(world.store, world.store, world.clock)
         self.reconciler = Reconciler(
-            self.catalogs, self.book, self.sessions, self.leadership, gateway, gateway, world.store, world.clock
+            self.catalogs,
+            self.book,
+            self.sessions,
+            self.leadership,
+            gateway,
+            gateway,
+            self.acts,
+            world.store,
+            world.clock,
+            engines=SIM_ENGINES,
         )
         self._tasks = Supervisor(name)
         self._world = world
@@ -81,6 +94,7 @@ class Control:
             self.catalogs.state.set(CatalogState(outcome.catalog, last, self._world.clock.now()))
         await self.leadership.renew()
         self._tasks.loop("catalogs", self.catalogs.run())
+        self._tasks.loop("acts", self.acts.run())
         self._tasks.loop("leadership", self.leadership.run())
         self._tasks.loop("reconcile", self.reconciler.run())
         self.reconciler.wake()
@@ -156,7 +170,8 @@ class World:
     def machine(self, name: str, **facts: Any) -> Machine:
         """Put up a machine with an agent."""
         rng = random.Random(self.rng.random()) if self.jitter else None
-        found = Machine(NodeName(name), rng, self.clock, **facts)
+        clock = OwnClock(self.loop, rng.uniform(-1e6, 1e6), rng.uniform(-0.01, 0.01)) if rng is not None else self.clock
+        found = Machine(NodeName(name), rng, clock, **facts)
         found.stopping = self.safety.stopping
         found.ended = self._ended
         self.machines[found.name] = found
@@ -196,6 +211,30 @@ class World:
         for ghost in ghosts:
             await ghost.stop(release=False)
 
+    async def ask(self, **fields: object) -> None:
+        """Let an operator ask for something, as the admin API takes it. Raises CannotAct and StoreUnavailable."""
+        control = self.control
+        snapshot = control.snapshot() if control is not None else None
+        assert control is not None
+        assert snapshot is not None
+        await control.acts.add(wanted_acts(snapshot, fields, self.clock.now()))
+        control.reconciler.wake()
+
+    async def take_back(self, target: str) -> bool:
+        """Let an operator take back what was asked for of a target; whether there was anything."""
+        assert self.control is not None
+        found = await self.control.acts.remove(target)
+        self.control.reconciler.wake()
+        return found is not None
+
+    async def reboot(self, name: str, seconds: float) -> None:
+        """Restart a machine: its engines end, its agent is back after so many seconds."""
+        machine = self.machines[NodeName(name)]
+        await self.stop_agent(name)
+        for engine in machine.alive:
+            machine.end(engine)
+        self.loop.call_later(seconds, self.start_agent, name)
+
     def start_agent(self, name: str) -> None:
         """Start an agent on a machine."""
         machine = self.machines[NodeName(name)]
@@ -215,11 +254,11 @@ class World:
         """Put a node within reach again."""
         self.network.bring_back(NodeName(name))
 
-    def engine(self, replica: str) -> tuple[Machine, Engine]:
-        """Return a replica's machine and engine. Raises KeyError if none runs."""
+    def engine(self, replica: str, rank: int = 0) -> tuple[Machine, Engine]:
+        """Return a replica's machine and engine, of the shard with this rank. Raises KeyError if none runs."""
         for machine in self.machines.values():
             for one in machine.alive:
-                if one.spec.replica == replica:
+                if one.spec.replica == replica and one.spec.rank == rank:
                     return machine, one
         raise KeyError(replica)
 
@@ -255,6 +294,8 @@ class World:
                     return None
             case TcpAddress(port=port):
                 names = [name for name, machine in self.machines.items() if machine.local]
+            case _:
+                assert_never(endpoint.address)
         now = self.loop.time()
         found = (one for name in names if name in self.machines for one in self.machines[name].alive)
         return next((one for one in found if one.spec.port == port and one.is_ready(now)), None)
@@ -281,13 +322,14 @@ class Safety:
             if self._seen.get(machine.name) != machine.changes:
                 self._seen[machine.name] = machine.changes
                 self._ports(machine)
+                self._cards(machine)
                 self._obedience(machine)
             if due:
                 self._strays(machine, now)
         if due:
             self._looked = now
         control = self._world.control
-        for alarm in control.reconciler.alarms if control is not None else ():
+        for alarm in control.reconciler.broken if control is not None else ():
             self._say(f"a plan was not carried out: {alarm}")
 
     def stopping(self, machine: Machine, engine: Engine) -> None:
@@ -324,6 +366,12 @@ class Safety:
         shards = [one.spec.shard for one in machine.alive]
         if len(shards) != len(set(shards)):
             self._say(f"a shard runs twice on {machine.name}: {sorted(shards)}")
+
+    def _cards(self, machine: Machine) -> None:
+        held = Counter(card for one in machine.alive for card in one.spec.gpus)
+        for card, count in held.items():
+            if count > 1:
+                self._say(f"card {card} of {machine.name} is used by {count} engines")
 
     def _obedience(self, machine: Machine) -> None:
         known = self._ranks.get(machine.name, 0)

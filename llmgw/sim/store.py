@@ -1,21 +1,24 @@
-"""A store in memory: the lease row and the events. Expiry is by the given clock; `available` takes it away."""
+"""A store in memory: the lease row, the events and the acts. Expiry is by the given clock; `available` takes it away."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from llmgw.base.ids import Epoch, OwnerId
 from llmgw.base.time import Clock, Instant, later
+from llmgw.plan.snapshot import Act
 from llmgw.ports.sinks import Event, Lease, StoreUnavailable
 
 
 @dataclass
 class FakeStore:
-    """A `LeaseKeeper` and an `EventSink`."""
+    """A `LeaseKeeper`, an `EventSink`, an `EventSource` and an `ActKeeper`."""
 
     clock: Clock
     available: bool = True
     cut_off: set[OwnerId] = field(default_factory=set)
     """Those who cannot reach it, while others can."""
-    events: list[Event] = field(default_factory=list)
+    recorded: list[Event] = field(default_factory=list)
+    acts: tuple[Act, ...] = ()
     holder: OwnerId | None = None
     epoch: Epoch | None = None
     expires: Instant | None = None
@@ -47,8 +50,38 @@ class FakeStore:
 
     def record(self, event: Event) -> None:
         """Take an event."""
-        self.events.append(event)
+        self.recorded.append(event)
 
-    def _raise_if_away(self, owner: OwnerId) -> None:
+    async def events(self, limit: int, since: Instant | None = None, subject: str = "") -> list[Event]:
+        """Return the newest events, newest first."""
+        self._raise_if_away()
+        kind, _, name = subject.partition("/")
+        found = [
+            one
+            for one in reversed(self.recorded)
+            if (since is None or one.at >= since)
+            and (
+                not subject
+                or one.subject == subject
+                or (
+                    kind == "model"
+                    and one.subject.startswith(f"replica/{name}-")
+                    and one.subject.count("-") == name.count("-") + 2
+                )
+            )
+        ]
+        return found[:limit]
+
+    async def keep_acts(self, acts: Sequence[Act]) -> None:
+        """Keep these in place of those before."""
+        self._raise_if_away()
+        self.acts = tuple(sorted(acts, key=lambda one: one.target))
+
+    async def last_acts(self) -> tuple[Act, ...]:
+        """Return the kept ones."""
+        self._raise_if_away()
+        return self.acts
+
+    def _raise_if_away(self, owner: OwnerId | None = None) -> None:
         if not self.available or owner in self.cut_off:
             raise StoreUnavailable("the database does not answer")

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llmgw import __version__
 from llmgw.agent.events import (
@@ -42,16 +42,18 @@ from llmgw.base.ids import BootId, NodeName, ShardId
 from llmgw.base.time import Clock
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.order import NodeOrder
-from llmgw.fleet.report import Facts, Reason
+from llmgw.fleet.report import Facts, Gpu, GpuUser, Reason
 from llmgw.runtime.latest import Latest
 from llmgw.runtime.supervisor import Owned, Supervisor
+from llmgw.sim.link import FakeNetwork, Peer
 from llmgw.wire.frames import frame
-from llmgw.wire.messages import PROTOCOL, FromAgent, Hello, LogRequest, Order, Said, Welcome, encode
+from llmgw.wire.messages import PROTOCOL, FromAgent, Hello, Order, Said, Welcome, encode
 from llmgw.wire.session import Session
-from tests.builders import GIB
-from tests.fakes.link import FakeNetwork, Peer
 
 REPORT_EVERY = 10.0
+USED_OF_CARD = 0.9
+"""Share of a card's memory that an engine takes."""
+GIB = 1 << 30
 
 
 @dataclass(eq=False)
@@ -89,6 +91,14 @@ class Machine:
     fetched: set[str] = field(default_factory=set)
     """Weights that were fetched to here."""
     foreign_ports: set[int] = field(default_factory=set)
+    cards: list[Gpu] = field(default_factory=list)
+    """Its cards when nothing is wrong and nothing runs."""
+    sick: dict[str, str] = field(default_factory=dict)
+    """Cards that are not well, by UUID, and why."""
+    fallen: set[str] = field(default_factory=set)
+    """Cards that fell off the bus."""
+    strangers: dict[str, GpuUser] = field(default_factory=dict)
+    """Processes that are not ours, by the UUID of the card they use."""
     engines: list[Engine] = field(default_factory=list)
     order: NodeOrder | None = None
     """What is on its disk."""
@@ -99,6 +109,12 @@ class Machine:
     """Told before an engine is asked or made to end."""
     ended: Callable[["Machine", Engine], None] = lambda _, __: None
     """Told after an engine ended, for whatever reason."""
+    disk_full: bool = False
+    """Nothing can be written down, so no order is obeyed."""
+    orders_seen: list[NodeOrder] = field(default_factory=list)
+    """What arrived, also what was refused: the network may bring it again."""
+    loses_orders: int = 0
+    """How many of the orders to come get lost."""
     changes: int = 0
     """Grows with everything that starts, ends, or is obeyed."""
     _pids: int = 100
@@ -107,6 +123,24 @@ class Machine:
     def alive(self) -> list[Engine]:
         """The engines that run."""
         return list(self.engines)
+
+    def card(self, index: int) -> str:
+        """Return the UUID of a card."""
+        return next(gpu.uuid for gpu in self.cards if gpu.index == index)
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return the cards as the driver shows them now: those behind one that fell off the bus move up."""
+        there = [gpu for gpu in self.cards if gpu.uuid not in self.fallen]
+        return tuple(self._as_seen(replace(gpu, index=index)) for index, gpu in enumerate(there))
+
+    def _as_seen(self, gpu: Gpu) -> Gpu:
+        used = USED_OF_CARD * gpu.memory
+        users = [
+            GpuUser(one.pid, int(used), "engine", one.spec.shard) for one in self.engines if gpu.uuid in one.spec.gpus
+        ]
+        users += [self.strangers[gpu.uuid]] if gpu.uuid in self.strangers else []
+        taken = sum(user.memory or 0 for user in users)
+        return replace(gpu, memory_used=taken, users=tuple(users), unhealthy=self.sick.get(gpu.uuid, ""))
 
     def between(self, low: float, high: float) -> float:
         """Return a number between these by chance, or their mean."""
@@ -118,13 +152,16 @@ class Machine:
             return Reason("weights_missing", f"no file {spec.weights}")
         if spec.port in self.foreign_ports or any(one.spec.port == spec.port for one in self.alive):
             return Reason("port_taken", f"port {spec.port} is taken")
+        missing = [uuid for uuid in spec.gpus if uuid not in [gpu.uuid for gpu in self.gpus()]]
+        if missing:
+            return Reason("gpu_missing", f"card {missing[0]} is not there")
         self._pids += 1
         loop = asyncio.get_running_loop()
-        load = 1e9 if "--hang" in spec.args else flag(spec, "--load", 1.0) * self.between(0.8, 1.2)
+        load = 1e9 if "--hang" in spec.args else (flag(spec, "--load") or 1.0) * self.between(0.8, 1.2)
         engine = Engine(spec, attempt, self._pids, loop.time() + load)
         self.engines.append(engine)
         self.changes += 1
-        crash = flag(spec, "--crash-after", None)
+        crash = flag(spec, "--crash-after")
         if crash is not None:
             loop.call_later(crash, self.end, engine)
         return engine
@@ -194,6 +231,10 @@ class Agent:
             engine.on_end = None
         await self._tasks.stop()
 
+    def say(self) -> None:
+        """Report soon: something of the machine is not as it was."""
+        self._changes.set(self._changes.value + 1)
+
     def dispatch(self, event: Event) -> None:
         """Feed one event and begin all that follows from it; an agent that was stopped does nothing more."""
         if self._stopped:
@@ -201,6 +242,10 @@ class Agent:
         for instruction in self._state.handle(event, self.machine.clock.now()):
             self._do(instruction)
         self._kick.set()
+
+    def hear_again(self, order: NodeOrder) -> None:
+        """Get an order that was sent before, late or twice."""
+        self._obey(order)
 
     async def _ticks(self) -> None:
         while True:
@@ -226,7 +271,7 @@ class Agent:
                             tasks.job("reports", self._reports(peer, message.node), lambda _: peer.close())
                         case Order():
                             self._obey(message.order)
-                        case LogRequest():
+                        case _:
                             pass
         finally:
             await tasks.stop()
@@ -235,7 +280,8 @@ class Agent:
     async def _reports(self, peer: Peer, node: NodeName) -> None:
         while True:
             version = self._changes.version
-            _send(peer, Said(self._state.report(node, self._facts(), self.machine.clock.now())))
+            report = self._state.report(node, self._facts(), self.machine.clock.now())
+            _send(peer, Said(replace(report, gpus=self.machine.gpus())))
             try:
                 async with asyncio.timeout(REPORT_EVERY):
                     await self._changes.newer(version)
@@ -243,6 +289,13 @@ class Agent:
                 continue
 
     def _obey(self, order: NodeOrder) -> None:
+        if self.machine.loses_orders:
+            self.machine.loses_orders -= 1
+            return
+        self.machine.orders_seen.append(order)
+        if self.machine.disk_full:
+            self.say()
+            return
         if not self._state.accepts(order):
             self._changes.set(self._changes.value + 1)
             return
@@ -314,13 +367,14 @@ class Agent:
     def _facts(self) -> Facts:
         machine = self.machine
         foreign = tuple(sorted(machine.foreign_ports))
-        return Facts(machine.name, machine.cpus, machine.memory, "6.1", "sim", 1, "/weights", foreign)
+        complaint = "the order cannot be stored: no space left on device" if machine.disk_full else ""
+        return Facts(machine.name, machine.cpus, machine.memory, "6.1", "sim", 1, "/weights", foreign, complaint)
 
 
-def flag(spec: ShardSpec, name: str, otherwise: float | None) -> float | None:
+def flag(spec: ShardSpec, name: str) -> float | None:
     """Return the number after an argument, if it is there."""
     if name not in spec.args:
-        return otherwise
+        return None
     return float(spec.args[spec.args.index(name) + 1])
 
 

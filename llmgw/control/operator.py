@@ -1,0 +1,155 @@
+"""The part of the admin API that operators use besides status, plan and logs.
+
+`GET /v1/acts` · `POST /v1/acts` `{"kind", "target", "reason", "until", "by"}` · `DELETE /v1/acts?target=` ·
+`GET /v1/explain?model=` · `GET /v1/gpus` · `GET /v1/endpoints` · `GET /v1/events?limit=&since=&subject=`.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from llmgw.base.ids import ModelName
+from llmgw.base.time import Clock, Instant
+from llmgw.control.acts import Acts, CannotAct, until_of, wanted_acts, why_not_taken_back
+from llmgw.control.overview import act_row, endpoint_rows, gpu_rows
+from llmgw.plan.explain import Explanation, explain
+from llmgw.plan.snapshot import Snapshot
+from llmgw.ports.sinks import EventSource, StoreUnavailable
+
+MOST_EVENTS = 10_000
+
+Answer = Callable[[web.Request], Awaitable[web.Response]]
+
+
+class OperatorApi:
+    """The routes. `snapshot` returns what a decision would see now; `wake` asks for a decision soon."""
+
+    def __init__(
+        self,
+        acts: Acts,
+        events: EventSource,
+        clock: Clock,
+        snapshot: Callable[[], Snapshot | None],
+        leader: Callable[[], str],
+        wake: Callable[[], None],
+    ) -> None:
+        """`leader` returns why this control plane may not decide; empty if it may."""
+        self._acts = acts
+        self._events = events
+        self._clock = clock
+        self._snapshot = snapshot
+        self._leader = leader
+        self._wake = wake
+
+    def add_to(self, app: web.Application) -> None:
+        """Add the routes."""
+        app.router.add_get("/v1/acts", _told(self._get_acts))
+        app.router.add_post("/v1/acts", _told(self._post_acts))
+        app.router.add_delete("/v1/acts", _told(self._delete_acts))
+        app.router.add_get("/v1/explain", _told(self._get_explain))
+        app.router.add_get("/v1/gpus", _told(self._get_gpus))
+        app.router.add_get("/v1/endpoints", _told(self._get_endpoints))
+        app.router.add_get("/v1/events", _told(self._get_events))
+
+    async def _get_acts(self, _: web.Request) -> web.Response:
+        now = self._clock.now()
+        return web.json_response({"acts": [act_row(act, now) for act in self._acts.current or ()]})
+
+    async def _post_acts(self, request: web.Request) -> web.Response:
+        try:
+            asked = await request.json()
+        except (ValueError, RecursionError):
+            asked = None
+        if not isinstance(asked, dict):
+            raise CannotAct('the request must be {"kind": …, "target": …, "reason": …}')
+        self._must_lead()
+        now = self._clock.now()
+        acts = wanted_acts(self._seen(), asked, now)
+        await self._acts.add(acts)
+        self._wake()
+        return web.json_response({"acts": [act_row(act, now) for act in acts]})
+
+    async def _delete_acts(self, request: web.Request) -> web.Response:
+        target = request.query.get("target", "")
+        self._must_lead()
+        found = await self._acts.remove(target)
+        if found is None:
+            raise CannotAct(why_not_taken_back(self._snapshot(), target), 404)
+        self._wake()
+        return web.json_response({"acts": [act_row(found, self._clock.now())]})
+
+    async def _get_explain(self, request: web.Request) -> web.Response:
+        snapshot, name = self._seen(), ModelName(request.query.get("model", ""))
+        if name not in snapshot.catalog.models:
+            known = ", ".join(sorted(snapshot.catalog.models)) or "none"
+            raise CannotAct(f"there is no model {name!r}; there are: {known}", 404)
+        return web.json_response(explained(explain(snapshot, name), snapshot.now))
+
+    async def _get_gpus(self, _: web.Request) -> web.Response:
+        return web.json_response({"gpus": gpu_rows(self._seen())})
+
+    async def _get_endpoints(self, _: web.Request) -> web.Response:
+        return web.json_response({"endpoints": endpoint_rows(self._seen())})
+
+    async def _get_events(self, request: web.Request) -> web.Response:
+        limit = request.query.get("limit", "50")
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MOST_EVENTS):
+            raise CannotAct(f"limit is a whole number from 1 to {MOST_EVENTS}")
+        now, text = self._clock.now(), request.query.get("since", "")
+        since = _since(text, now) if text else None
+        events = await self._events.events(int(limit), since, request.query.get("subject", ""))
+        return web.json_response({"events": [{**asdict(one), "age": now - one.at} for one in events]})
+
+    def _seen(self) -> Snapshot:
+        snapshot = self._snapshot()
+        if snapshot is None:
+            raise CannotAct("there is no valid revision yet; `llmgw status` shows why", 503)
+        return snapshot
+
+    def _must_lead(self) -> None:
+        why = self._leader()
+        if why:
+            raise CannotAct(why, 503)
+
+
+def explained(one: Explanation, now: float) -> dict[str, Any]:
+    """Return an explanation in the published format."""
+    return {
+        "model": one.model,
+        "wanted": one.wanted,
+        "missing": one.missing,
+        "replicas": [{"replica": name, "node": node, "does": does} for name, node, does in one.there],
+        "held": [{"subject": each.subject, "what": each.what, "waits_for": each.waits_for} for each in one.holds],
+        "nodes": dict(one.nodes),
+        "cannot": list(one.cannot),
+        "moves": [{"replica": each.replica, "from": each.source, "to": each.target} for each in one.moves],
+        "preempts": list(one.preempts),
+        "rollout": {"age": now - one.rollout.since, "failed": one.rollout.failed or None} if one.rollout else None,
+    }
+
+
+def _since(text: str, now: Instant) -> Instant:
+    """Return the instant that `2h` (ago) or `2026-12-24T18:00Z` names. Raises CannotAct."""
+    try:
+        if text.endswith("Z"):
+            return until_of(text, Instant(0.0))
+        return Instant(now - (until_of(text, now) - now))
+    except CannotAct:
+        raise CannotAct(f"--since {text!r} is not understood; write 2h, or 2026-12-24T18:00Z") from None
+
+
+def _told(answer: Answer) -> Answer:
+    """Return the route with what it raises told in one line."""
+
+    async def route(request: web.Request) -> web.Response:
+        try:
+            return await answer(request)
+        except CannotAct as error:
+            return web.json_response({"error": str(error)}, status=error.status)
+        except StoreUnavailable as error:
+            text = f"the store cannot be used now, and nothing was changed: {error}; try again when it can (`llmgw status`)"
+            return web.json_response({"error": text}, status=503)
+
+    return route

@@ -1,0 +1,108 @@
+"""How replicas end: those of models that left, the stop of what has drained, and other ports for what cannot have its own."""
+
+from dataclasses import replace
+
+from llmgw.base.time import age
+from llmgw.engines.placed import Seat
+from llmgw.fleet.report import Phase
+from llmgw.fleet.usage import Active, Idle, Unknown, is_quiet
+from llmgw.fleet.view import report_of
+from llmgw.plan.replicas import Part, Replica
+from llmgw.plan.result import Verb
+from llmgw.plan.work import Work
+
+
+def remove_unwanted(work: Work) -> None:
+    """Drain the replicas of models that left the catalog."""
+    for one in list(work.replicas.values()):
+        if one.model not in work.models and not one.draining and not one.leaving:
+            work.drain(one, f"model/{one.model} is no longer in the catalog")
+
+
+def finish_drains(work: Work) -> None:
+    """Stop what has drained: out of every gateway's table with nothing in flight, or past its deadline."""
+    previous = work.snapshot.previous
+    published = {endpoint.id for endpoint in previous.table.endpoints}
+    limit = work.catalog.cluster.router.timeouts.drain
+    for one in list(work.replicas.values()):
+        if not one.draining or one.leaving:
+            continue
+        usage = work.snapshot.usage.of(one.id)
+        waited = work.now - work.draining[one.id]
+        withdrawn = one.id not in published and one.id in previous.draining
+        if not one.serves and not one.has_process and one.id not in published:
+            work.stop(one, "it has no process")
+        elif withdrawn and is_quiet(usage):
+            work.stop(one, "withdrawn everywhere and nothing is in flight")
+        elif waited >= limit and withdrawn and work.snapshot.usage.current:
+            work.stop(one, f"its drain deadline of {age(limit)} passed ({in_words(usage)})")
+        else:
+            work.hold(f"replica/{one.id}", "stop", f"its requests to finish: {in_words(usage)}")
+
+
+def move_ports(work: Work) -> None:
+    """Give other ports to what cannot start because something else holds its own."""
+    for one in list(work.replicas.values()):
+        if one.leaving:
+            continue
+        for part in one.parts:
+            if _port_is_taken(work, part):
+                _move(work, one, part)
+
+
+def _port_is_taken(work: Work, part: Part) -> bool:
+    reason = part.report.reason if part.report else None
+    if part.phase is not Phase.WAITING or reason is None or reason.code != "port_taken":
+        return False
+    view = work.snapshot.nodes.get(part.node)
+    report = report_of(view) if view is not None and part.node in work.catalog.nodes else None
+    block = range(part.spec.port, part.spec.port + part.spec.ports)
+    return report is not None and any(port in report.facts.foreign_ports for port in block)
+
+
+def _move(work: Work, one: Replica, part: Part) -> None:
+    found = work.profile_of(one)
+    if found is None or not one.whole:
+        return
+    port = work.ledger.machines[part.node].port(work.ledger.ports, part.spec.ports)
+    if port is None:
+        work.hold(f"replica/{one.id}", "move to another port", "a free port in control.ports")
+        return
+    seats = tuple(
+        Seat(
+            each.node,
+            port if each is part else each.spec.port,
+            each.spec.host,
+            work.address(each.node),
+            each.spec.gpus,
+        )
+        for each in one.parts
+    )
+    specs = work.spec(*found, one.id, seats)
+    work.put(replace(one, parts=tuple(replace(each, spec=spec) for each, spec in zip(one.parts, specs, strict=True))))
+    reason = part.report.reason.text if part.report and part.report.reason else "its port is taken"
+    work.act(Verb.MOVE_PORT, one, f"{reason}; gets port {port}")
+
+
+def in_words(usage: Active | Idle | Unknown) -> str:
+    """Say what is in flight."""
+    match usage:
+        case Active(in_flight=n):
+            return f"{n} in flight"
+        case Idle():
+            return "nothing in flight"
+        case Unknown(quiet=True):
+            return "a word from every gateway about the table without it"
+        case Unknown(why=why):
+            return why
+
+
+def why_withdrawn(one: Replica | None) -> str:
+    """Say why an endpoint leaves the table."""
+    if one is None:
+        return "it is gone"
+    if one.draining or one.leaving:
+        return "it is being drained"
+    if one.address is None and one.phase is Phase.READY:
+        return "there is no way to it now"
+    return f"it is {one.phase}"

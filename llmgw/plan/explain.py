@@ -1,0 +1,135 @@
+"""Why a replica does not run, node by node, and what would have to move for it to run.
+
+The answer comes from the round that the planner itself would make of the same snapshot, so it cannot say otherwise than the
+plan does. The set of moves is a proposal to a person: llmgw moves nothing that serves only to make room.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from llmgw.base.ids import ModelName, NodeName, ReplicaId
+from llmgw.plan.capacity import Machine
+from llmgw.plan.decide import decide
+from llmgw.plan.placement import not_yet, place, profiles_of, room_for, why_not
+from llmgw.plan.preemption import choose
+from llmgw.plan.replicas import Replica
+from llmgw.plan.result import Hold
+from llmgw.plan.rollout import counted, kinds
+from llmgw.plan.seating import banned, new_replica
+from llmgw.plan.snapshot import Rollout, Snapshot
+from llmgw.plan.work import Work
+from llmgw.spec.model import Model
+from llmgw.spec.profile import Profile
+
+SEARCHED = 64
+"""Nodes that are searched for moves: those that lack least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A replica that could stand elsewhere."""
+
+    replica: ReplicaId
+    source: NodeName
+    target: NodeName
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What there is to say of one model."""
+
+    model: ModelName
+    wanted: int
+    there: tuple[tuple[ReplicaId, NodeName, str], ...]
+    """(replica, node, what it does and why) of every replica."""
+    missing: int
+    """Replicas that are wanted and cannot be started now."""
+    holds: tuple[Hold, ...]
+    nodes: Mapping[NodeName, str]
+    """Why each node takes no further replica; empty if nothing is missing."""
+    cannot: tuple[str, ...]
+    """Profiles that no node could run."""
+    moves: tuple[Move, ...]
+    """The fewest moves that would make room for one more; empty if there are none, or none is needed."""
+    preempts: tuple[ReplicaId, ...]
+    """Replicas that would give way, by the rules of preemption."""
+    rollout: Rollout | None
+
+
+def explain(snapshot: Snapshot, name: ModelName) -> Explanation:
+    """Explain a model of the catalog. Raises KeyError if there is none of that name."""
+    model = snapshot.catalog.models[name]
+    work = decide(snapshot)
+    current, _ = kinds(work, model)
+    missing = max(0, model.replicas - len(counted(work, current)))
+    forbidden = partial(banned, work, model)
+    reasons = why_not(model, work.ledger, forbidden) if missing else None
+    wanting = missing > 0 and place(model, work.ledger, forbidden) is None
+    subjects = {f"model/{name}"} | {f"replica/{one.id}" for one in work.of(name)}
+    return Explanation(
+        model=name,
+        wanted=model.replicas,
+        there=tuple((one.id, one.node, _does(one, work)) for one in work.of(name)),
+        missing=missing,
+        holds=tuple(hold for hold in work.holds.values() if hold.subject in subjects),
+        nodes=reasons.reasons if reasons is not None else {},
+        cannot=reasons.cannot if reasons is not None else (),
+        moves=_moves(work, model) if wanting else (),
+        preempts=tuple(one.id for one in choose(work, model, forbidden)) if wanting else (),
+        rollout=work.rollouts.get(name),
+    )
+
+
+def _does(one: Replica, work: Work) -> str:
+    if one.draining:
+        return "draining"
+    lost = " (its node does not answer any more)" if work.is_lost(one) else ""
+    return f"{one.phase}{f': {one.reason}' if one.reason else ''}{lost}"
+
+
+def _moves(work: Work, model: Model) -> tuple[Move, ...]:
+    """Return the fewest moves of replicas to other nodes after which one more of the model would fit on one node."""
+    best: list[Move] | None = None
+    for profile in profiles_of(model):
+        if not_yet(model, profile, work.ledger.engines) or profile.nodes > 1:
+            continue
+        forbidden = banned(work, model, profile)
+        gpu_class = profile.gpu.gpu_class if profile.gpu is not None else ""
+        machines = [one for one in work.ledger.machines.values() if not one.closed and one.name not in forbidden]
+        machines.sort(key=lambda one: (-one.free_of(gpu_class), one.load, one.name))
+        for machine in machines[:SEARCHED]:
+            found = _clear(work, machine, profile)
+            if found is not None and (best is None or len(found) < len(best)):
+                best = found
+    return tuple(best or ())
+
+
+def _clear(work: Work, machine: Machine, profile: Profile) -> list[Move] | None:
+    """Try to move replicas off one node, the smallest first, until the profile fits; leave the ledger as it was."""
+    here = [
+        one for one in work.replicas.values() if one.nodes == (machine.name,) and not one.draining and not one.leaving
+    ]
+    here.sort(key=lambda one: (len(one.spec.gpus), one.spec.memory or 0, one.id))
+    moved: list[tuple[Replica, Replica]] = []
+    done = False
+    for one in here:
+        found = work.profile_of(one)
+        if found is None:
+            continue
+        own, _ = found
+        work.set_free([one])
+        elsewhere = place(own, work.ledger, lambda _: {machine.name: "is being cleared"})
+        if elsewhere is None:
+            work.take_back([one])
+            continue
+        there = new_replica(work, own, elsewhere, one.id)
+        work.take_back([there])
+        moved.append((one, there))
+        if not room_for(profile, machine, work.ledger):
+            done = True
+            break
+    for one, there in reversed(moved):
+        work.set_free([there])
+        work.take_back([one])
+    return [Move(one.id, machine.name, there.node) for one, there in moved] if done else None
