@@ -14,7 +14,7 @@ from llmgw.plan.replicas import Replica, existing
 from llmgw.plan.result import Plan
 from llmgw.plan.snapshot import Snapshot
 
-NO_WAY = Reason("no_way", "its engine is ready, and there is no way to it from here (no tunnel, or no connection)")
+NO_WAY = Reason("no_way", "its engine is ready, but no tunnel or connection reaches it")
 
 
 @dataclass(frozen=True, slots=True)

@@ -531,11 +531,23 @@ def _starts_are_whole_and_on_free_cards(before: Snapshot, decided: Plan) -> None
         assert name in started[spec.replica]
 
 
+def _gave_up(before: Snapshot, replica: str) -> bool:
+    """Whether it ended too often: then its place is anybody's."""
+    return any(
+        one.spec.replica == replica and one.phase is Phase.FAILED
+        for view in before.nodes.values()
+        if isinstance(view, Reporting)
+        for one in view.report.shards
+    )
+
+
 def _who_gives_way_may(before: Snapshot, decided: Plan) -> None:
     """Only the less important gives way, after its minimum life, and in use only where the model says so."""
     models_ = before.catalog.models
     for replica, by in decided.preempted.items():
         if replica in before.previous.preempted:
+            continue
+        if _gave_up(before, replica):
             continue
         name = ModelName(replica.rsplit("-", 2)[0])
         assert models_[name].priority < models_[by].priority, (
