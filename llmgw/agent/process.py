@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
-from llmgw.agent import cgroup, endings, procfs
+from llmgw.agent import cgroup, endings, interfaces, procfs
 from llmgw.agent.cgroup import Cgroups
 from llmgw.agent.disk import Disk, Record
 from llmgw.agent.endings import Ending
@@ -163,7 +163,7 @@ class Processes:
             MARK_CAUSE: cause,
         }
         inherited = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        return {**inherited, **spec.env, **values, **extra, **mark}
+        return {**inherited, **interfaces.filled(spec.env), **values, **extra, **mark}
 
     def _open_log(self, spec: ShardSpec, attempt: int, argv: list[str]) -> int | Reason:
         try:
@@ -210,7 +210,9 @@ class Processes:
         return Proof.OURS if ours else Proof.FOREIGN
 
     def holds_port(self, record: Record) -> bool:
-        """Whether processes of the attempt, and no others, listen on its port."""
+        """Whether processes of the attempt, and no others, listen on its port; so does one that listens nowhere."""
+        if not record.spec.ready_path:
+            return True
         owners = procfs.listeners(record.spec.port)
         family = _Family(record.pid, record.spec.shard, record.attempt, record.cgroup, led=True)
         return bool(owners) and all(self._belongs(owner, family) for owner in owners)

@@ -58,6 +58,8 @@ def _gangs(plan: Plan) -> list[str]:
     for replica, found in parts.items():
         if len({node for node, _ in found}) < len(found):
             broken.append(f"two shards of {replica} are on one node")
+        if len({one.spec.incarnation for _, one in found}) > 1:
+            broken.append(f"shards of {replica} are ordered in different incarnations")
         if len(found) < found[0][1].spec.shards and not any(one.draining for _, one in found):
             broken.append(f"{len(found)} of the {found[0][1].spec.shards} shards of {replica} are ordered")
     return broken
