@@ -40,7 +40,6 @@ from llmgw.plan.result import Action, Plan
 from llmgw.plan.snapshot import Act, Decided, Snapshot
 from llmgw.sim.directory import Object, cluster, cordoned, model, node, tree
 from llmgw.spec.cluster import Backoff
-from tests.fakes.spanning import WITH_SPANNING
 
 __all__ = ["Object", "cluster", "cordoned", "model", "node", "tree"]
 
@@ -162,7 +161,7 @@ class Desk:
     planner: Callable[[Snapshot], Plan] = plan
     facts: dict[NodeName, Facts] = field(default_factory=dict)
     cards: dict[NodeName, tuple[Gpu, ...]] = field(default_factory=dict)
-    engines: Mapping[str, Engine] = field(default_factory=lambda: WITH_SPANNING)
+    engines: Mapping[str, Engine] = field(default_factory=lambda: ENGINES)
     acts: tuple[Act, ...] = ()
     held: frozenset[NodeName] = frozenset()
     entered: dict[ShardId, tuple[Phase, Instant]] = field(default_factory=dict)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from llmgw.base.ids import ShardId
-from llmgw.engines.shard import LOOPBACK
 from llmgw.fleet.table import Address, TcpAddress
 from llmgw.ports.links import Channel, LinkBroken, Target
 from llmgw.spec.cluster import SshDefaults
@@ -74,7 +73,8 @@ class LocalChannel:
     async def routes(self, targets: Mapping[ShardId, Target]) -> dict[ShardId, Address]:
         """Engines are reached where they listen."""
         self._routes = {
-            shard: target.outside(self._node) or TcpAddress(LOOPBACK, target.port) for shard, target in targets.items()
+            shard: target.outside(self._node) or TcpAddress(target.inside.host, target.port)
+            for shard, target in targets.items()
         }
         return dict(self._routes)
 

@@ -16,8 +16,12 @@ LARGEST_PAGE = 4 << 20
 """Bytes of a page that are read; a vLLM with 8 ranks has some 400 kB."""
 
 
-def sums(text: str, names: frozenset[str]) -> dict[str, float]:
-    """Return name -> sum over its series, for those of the names that have a finite value."""
+def sums(text: str, names: frozenset[str], only: str = "") -> dict[str, float]:
+    """Return name -> sum over its series, for those of the names that have a finite value.
+
+    `only` (`label="value"`): series with that label and another value do not count.
+    """
+    label = only.partition("=")[0] + '="'
     found: dict[str, float] = {}
     for line in text.splitlines():
         end = len(line)
@@ -26,6 +30,8 @@ def sums(text: str, names: frozenset[str]) -> dict[str, float]:
             end = at if at >= 0 else end
         name = line[:end]
         if name not in names:
+            continue
+        if only and label in line and only not in line:
             continue
         value = _value(line[end:])
         if value is not None:
@@ -50,7 +56,7 @@ def pulse(names: MetricNames, page: bytes | None, activity: bytes | None) -> Pul
     if page is None:
         return Pulse(True, None, None, digest)
     wanted = frozenset(name for name in (names.running, names.waiting, *_counters(names)) if name)
-    found = sums(page.decode(errors="replace"), wanted)
+    found = sums(page.decode(errors="replace"), wanted, names.only)
     load = [found[name] for name in (names.running, names.waiting) if name in found]
     counts = [found[name] for name in _counters(names) if name in found]
     in_flight = max(0, round(sum(load))) if names.running in found else None
@@ -59,5 +65,6 @@ def pulse(names: MetricNames, page: bytes | None, activity: bytes | None) -> Pul
     return Pulse(True, in_flight, sum(counts) if counts else None, digest)
 
 
-def _counters(names: MetricNames) -> tuple[str, str]:
-    return names.prompt_tokens, names.generation_tokens
+def _counters(names: MetricNames) -> tuple[str, ...]:
+    """Return what moves while tokens are made. Of their sum only a change counts, so a gauge may be among them."""
+    return names.prompt_tokens, names.generation_tokens, *names.progress

@@ -30,7 +30,7 @@ class LogGrowth:
         own = (spec.ready_path, spec.models_path, spec.metrics.path if spec.metrics else spec.ready_path)
         for line in re.split(r"[\r\n]+", data[:whole].decode(errors="replace")):
             # the first line of each log is the command line, by the agent
-            if line.strip() and not line.startswith("# ") and not any(path in line for path in own):
+            if line.strip() and not line.startswith("# ") and not any(path and path in line for path in own):
                 grown += len(line)
                 last = line.strip()
         self._known[spec.shard] = (attempt, start + whole, grown, last)

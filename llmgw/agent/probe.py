@@ -51,8 +51,16 @@ class Prober:
         await self._http.close()
 
     async def probe(self, spec: ShardSpec, pid: int, *, proof: bool) -> Verdict:
-        """Ask once whether it can serve. With `proof`, also check who answers."""
+        """Ask once whether it can serve. With `proof`, also check who answers.
+
+        A shard without HTTP counts as ready while its process lives: its head is ready only once every rank has loaded,
+        and its end is told by the kernel.
+        """
+        return await self._ask(spec, pid, proof=proof) if spec.ready_path else Verdict(True, "")
+
+    async def _ask(self, spec: ShardSpec, pid: int, *, proof: bool) -> Verdict:
         base = base_url(spec)
+        body: object = None
         try:
             async with asyncio.timeout(LIMIT):
                 async with self._http.get(base + spec.ready_path) as answer:
@@ -62,8 +70,9 @@ class Prober:
                         )
                 if not proof:
                     return Verdict(True, "")
-                async with self._http.get(base + spec.models_path) as answer:
-                    body = await answer.json(content_type=None)
+                if spec.models_path:
+                    async with self._http.get(base + spec.models_path) as answer:
+                        body = await answer.json(content_type=None)
         except TimeoutError:
             verdict = Verdict(False, f"{spec.ready_path} did not answer within {LIMIT:.0f} s")
             return self._owned(spec, pid, verdict, proof)
@@ -72,7 +81,7 @@ class Prober:
         except (ValueError, RecursionError):
             return self._owned(spec, pid, Verdict(False, f"{spec.models_path} does not answer with JSON"), proof)
         verdict = self._owned(spec, pid, Verdict(True, ""), proof)
-        if not verdict.ready:
+        if not verdict.ready or not spec.models_path:
             return verdict
         names = _names(body)
         if spec.served_name not in names:

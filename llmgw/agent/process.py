@@ -7,25 +7,23 @@ children and for adopted ones alike; only for children does the kernel also tell
 """
 
 import asyncio
-import errno
 import logging
 import os
-import shutil
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
-from llmgw.agent import cgroup, endings, procfs
+from llmgw.agent import cgroup, endings, interfaces, procfs
 from llmgw.agent.cgroup import Cgroups
 from llmgw.agent.disk import Disk, Record
 from llmgw.agent.endings import Ending
+from llmgw.agent.launch import argv_of, launch
 from llmgw.agent.ports import port_taken
 from llmgw.agent.secrets import Secrets
 from llmgw.base.ids import ShardId
-from llmgw.engines.shard import PYTHON, WEIGHTS, ShardSpec
+from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.report import Reason
 
 log = logging.getLogger(__name__)
@@ -114,7 +112,7 @@ class Processes:
         extra: Mapping[str, str] | None = None,
     ) -> Spawned | Reason:
         """Start an attempt and record it; or say what it lacks. `extra`: variables that only the node can know."""
-        argv = self._argv(spec, weights_dir)
+        argv = argv_of(spec, weights_dir or self._weights_dir)
         if isinstance(argv, Reason):
             return argv
         try:
@@ -131,7 +129,7 @@ class Processes:
             return log
         directory = self.cgroups.create(spec.shard, attempt, spec.memory, spec.cpus)
         try:
-            pid = _launch(argv, environment, log, directory)
+            pid = launch(argv, environment, log, directory)
         except OSError as error:
             if directory is not None:
                 cgroup.remove(directory)
@@ -170,7 +168,7 @@ class Processes:
             MARK_CAUSE: cause,
         }
         inherited = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        return {**inherited, **spec.env, **values, **extra, **mark}
+        return {**inherited, **interfaces.filled(spec.env), **values, **extra, **mark}
 
     def _open_log(self, spec: ShardSpec, attempt: int, argv: list[str]) -> int | Reason:
         try:
@@ -217,7 +215,9 @@ class Processes:
         return Proof.OURS if ours else Proof.FOREIGN
 
     def holds_port(self, record: Record) -> bool:
-        """Whether processes of the attempt, and no others, listen on its port."""
+        """Whether processes of the attempt, and no others, listen on its port; so does one that listens nowhere."""
+        if not record.spec.ready_path:
+            return True
         owners = procfs.listeners(record.spec.port)
         family = _Family(record.pid, record.spec.shard, record.attempt, record.cgroup, led=True)
         return bool(owners) and all(self._belongs(owner, family) for owner in owners)
@@ -443,30 +443,6 @@ class Processes:
             os.close(descriptor)
         return True
 
-    def _argv(self, spec: ShardSpec, weights_dir: str | None) -> list[str] | Reason:
-        program = next((found for names in spec.programs if (found := _resolve(names)) is not None), None)
-        if program is None:
-            names = " or ".join(names[0] for names in spec.programs)
-            return Reason("program_missing", f"{names} is not installed on this node, or not in the agent's PATH")
-        weights = Path(spec.weights)
-        if not weights.is_absolute():
-            base = weights_dir or self._weights_dir
-            if base is None:
-                return Reason(
-                    "weights_missing",
-                    f"weights path {spec.weights} is relative and the node has no weights directory; set the node's "
-                    "`weights_dir` or start the agent with --weights-dir",
-                )
-            weights = Path(base) / weights
-        if not weights.exists():
-            return Reason("weights_missing", f"weights {weights} do not exist on this node; put them there")
-        return [*program, *(str(weights) if arg == WEIGHTS else arg for arg in spec.args)]
-
-
-def _resolve(names: tuple[str, ...]) -> list[str] | None:
-    first = sys.executable if names[0] == PYTHON else shutil.which(names[0])
-    return None if first is None else [first, *names[1:]]
-
 
 @dataclass(frozen=True, slots=True)
 class _Family:
@@ -478,23 +454,3 @@ class _Family:
     cgroup: str
     led: bool
     """The leader was started or proven by this agent, so that all of its session is ours."""
-
-
-def _launch(argv: list[str], environment: Mapping[str, str], log: int, directory: Path | None) -> int:
-    if not os.access(argv[0], os.X_OK):  # a shell would say so too, but only in the log
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    if directory is not None:
-        argv = ["/bin/sh", "-c", cgroup.ENTER, "sh", str(directory / "cgroup.procs"), *argv]
-    return os.posix_spawn(
-        argv[0],
-        argv,
-        environment,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, log, 1),
-            (os.POSIX_SPAWN_DUP2, log, 2),
-        ],
-        setsid=True,
-        setsigmask=[],
-        setsigdef=[signal.SIGPIPE, signal.SIGINT, signal.SIGTERM],
-    )

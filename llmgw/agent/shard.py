@@ -49,6 +49,8 @@ class Shard:
     fetched: Fetch | None = None
     """What was found to be on the disk."""
     fetch_failures: int = 0
+    spent: int = -1
+    """Highest incarnation that ended here, of a replica of several shards."""
     bytes_done: int = 0
     bytes_total: int | None = None
 
@@ -69,6 +71,11 @@ class Shard:
         self.degraded = None
         self.last_line = ""
         self.alive = Liveness()
+
+    @property
+    def held(self) -> bool:
+        """Whether it may not start: its incarnation ended, and the planner has not begun another with all shards."""
+        return self.spent >= self.spec.incarnation
 
     def start_overdue(self, now: Instant) -> str:
         """Say that a start has taken too long; empty if it may go on.
@@ -108,6 +115,7 @@ class Shard:
             progress=self._progress(now),
             in_flight=self.alive.in_flight if ready else None,
             quiet_for=self.alive.quiet_for if ready else None,
+            spent=self.spent,
         )
 
     def _progress(self, now: Instant) -> str:
@@ -119,7 +127,8 @@ class Shard:
                 quiet = f" ({silent:.0f} s ago)" if silent >= 10 else ""
                 return self.last_line[:200] + quiet if self.last_line else ""
             case Phase.BACKOFF:
-                return f"next start in {max(0.0, self.due - now):.0f} s"
+                with_others = " at the earliest, with the other shards of its replica" if self.held else ""
+                return f"next start in {max(0.0, self.due - now):.0f} s{with_others}"
             case Phase.WAITING | Phase.READY | Phase.DRAINING | Phase.STOPPING | Phase.FAILED:
                 return ""
             case _:

@@ -10,9 +10,12 @@ are fetched before; a fetch that fails is waited for in the same way.
 
 A ready engine is stopped for three things only: no token with work in flight (see `liveness`), proof that its port is not
 its own any more, and an order. A failed health probe is none of them.
+
+A shard of a replica of several is not started again by itself: what ended in one incarnation waits for an order in a higher
+one, and that ends what runs in a lower one, without grace, since an engine that lost a part of itself has nothing to finish.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from llmgw.agent.events import (
@@ -176,6 +179,7 @@ class AgentState:
                 (
                     *(key, shard.phase, shard.attempt, shard.pid, shard.reason, shard.degraded, shard.order, shard.end),
                     10 * shard.bytes_done // shard.bytes_total if shard.bytes_total else 0,  # a word at every tenth
+                    shard.spent,
                 )
                 for key, shard in sorted(self._shards.items())
             ],
@@ -191,11 +195,13 @@ class AgentState:
             if known is None:
                 self._shards[key] = Shard(one.spec, one, Phase.WAITING, now, due=now)
                 continue
-            if one.spec != known.spec and known.phase in (Phase.BACKOFF, Phase.FAILED, Phase.WAITING):
+            # another incarnation is another try of the same: what it cost so far still counts
+            same = one.spec == replace(known.spec, incarnation=one.spec.incarnation)
+            if not same and known.phase in (Phase.BACKOFF, Phase.FAILED, Phase.WAITING):
                 known.failures = known.fetch_failures = 0
                 known.enter(Phase.WAITING, now)
                 known.due = now
-            elif one.spec != known.spec and known.phase is Phase.STOPPING:
+            elif not same and known.phase is Phase.STOPPING:
                 known.failing, known.failures = False, 0  # what ends there is not what is wanted any more
             known.spec = one.spec
 
@@ -214,6 +220,7 @@ class AgentState:
         if order is None:
             return
         shard = Shard(order.spec, order, Phase.WAITING, now, attempt=event.attempt, due=now)
+        shard.spent = event.spec.incarnation if event.spec.shards > 1 else -1
         shard.end = (event.attempt, now, "ended_unseen", "it ended while the agent was not running", ())
         self._shards[event.spec.shard] = shard
 
@@ -379,7 +386,7 @@ class AgentState:
                 if self._unwanted(shard):
                     del self._shards[shard.spec.shard]
                     out.append(Reap(shard.spec.shard))
-                elif shard.phase is not Phase.FAILED and shard.due <= now:
+                elif shard.phase is not Phase.FAILED and shard.due <= now and not shard.held:
                     self._begin(shard, now, out)
             case Phase.FETCHING:
                 self._advance_fetching(shard, now, out)
@@ -422,12 +429,14 @@ class AgentState:
         assert running is not None
         assert shard.pid is not None
         never_ready = shard.phase is Phase.STARTING
-        replaced = (shard.spec.hash, shard.spec.port) != (running.hash, running.port)
+        anew = shard.spec.incarnation > running.incarnation
+        replaced = anew or (shard.spec.hash, shard.spec.port) != (running.hash, running.port)
         overdue = shard.start_overdue(now) if never_ready else ""
         if self._unwanted(shard) or replaced:
             # an engine that never became ready has nothing to finish, and some swallow SIGTERM while they load
-            grace = 0.0 if never_ready else running.stop_grace
-            why = "the order leaves it out" if self._unwanted(shard) else "the order wants it otherwise"
+            grace = 0.0 if never_ready or (anew and not self._unwanted(shard)) else running.stop_grace
+            why = "the order wants it otherwise" if not anew else "another shard of its replica ended"
+            why = "the order leaves it out" if self._unwanted(shard) else why
             patience = f"; killed if it has not ended after {grace:.0f} s" if grace else ""
             self._stop(shard, now, out, grace=grace, failing=False, reason=Reason("asked_to_end", why + patience))
         elif overdue:
@@ -450,6 +459,8 @@ class AgentState:
     ) -> None:
         shard.failing = failing
         shard.busy = False
+        if failing and shard.running is not None and shard.running.shards > 1:
+            shard.spent = max(shard.spent, shard.running.incarnation)
         shard.enter(Phase.STOPPING, now, reason)
         gpus = shard.running.gpus if shard.running is not None else ()
         out.append(Stop(shard.spec.shard, shard.attempt, shard.pid or 0, grace, gpus))

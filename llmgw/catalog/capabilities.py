@@ -7,26 +7,29 @@ from llmgw.catalog.problems import Problem
 from llmgw.catalog.read import Read
 from llmgw.catalog.wording import listing, quoted, suggestion
 from llmgw.engines.facts import FACTS, EngineFacts
-from llmgw.spec.cluster import Cluster
+from llmgw.spec.cluster import Cluster, EngineDefinition
 from llmgw.spec.model import Model
 from llmgw.spec.profile import Profile
 
 
 def engine_rules(objects: list[Read]) -> Iterator[Problem]:
     """Return what profiles ask of engines that those cannot do."""
-    commands = {
-        definition.name
+    definitions = {
+        definition.name: definition
         for each in objects
         if isinstance(each.spec, Cluster)
         for definition in each.spec.engines
-        if definition.command
     }
     for each in objects:
         if isinstance(each.spec, Model):
             for index, profile in enumerate(each.spec.profiles):
                 facts = FACTS.get(profile.engine)
                 if facts is not None:
-                    yield from _profile(each.document, ("profiles", index), profile, facts, commands)
+                    definition = definitions.get(profile.engine)
+                    yield from _profile(each.document, ("profiles", index), profile, facts, definition)
+                    if each.spec.weights.url is not None and facts.no_url:
+                        message = f"{facts.title} cannot serve one file, because {facts.no_url}"
+                        yield each.document.problem(("weights", "url"), "engine-cannot", message)
 
 
 def unknown_engine(name: str) -> str:
@@ -35,56 +38,88 @@ def unknown_engine(name: str) -> str:
 
 
 def _profile(
-    document: Document, path: Path, profile: Profile, facts: EngineFacts, commands: set[str]
+    document: Document, path: Path, profile: Profile, facts: EngineFacts, definition: EngineDefinition | None
 ) -> Iterator[Problem]:
-    if facts.needs_command and profile.command is None and profile.engine not in commands:
-        yield document.problem(
-            (*path, "engine"), "no-command", f"engine {quoted(facts.name)} has no program of its own; add `command`"
-        )
+    if facts.needs_command:
+        yield from _command(document, path, profile, facts, definition)
     if profile.gpu is None:
-        yield from _without_gpu(document, path, profile, facts)
+        yield from _without_gpu(document, path, facts)
     else:
         yield from _shape(document, path, profile)
     yield from _impossible(document, path, profile, facts)
     yield from _own_flags(document, path, profile, facts)
 
 
+def _command(
+    document: Document, path: Path, profile: Profile, facts: EngineFacts, definition: EngineDefinition | None
+) -> Iterator[Problem]:
+    """A program of the operator's own must exist, and be told the port that was chosen for it."""
+    command = profile.command or (definition.command if definition is not None else None)
+    if command is None:
+        message = f"engine {quoted(facts.name)} has no program of its own; add `command`"
+        yield document.problem((*path, "engine"), "no-command", message)
+        return
+    env = [*profile.env.values(), *(definition.env.values() if definition is not None else ())]
+    if not any("{port}" in text for text in [*command, *profile.args, *env] if isinstance(text, str)):
+        message = (
+            "nothing tells the program its port, which llmgw chooses; put `{port}` into `command`, `args` or `env`"
+        )
+        key = "command" if profile.command is not None else "engine"
+        yield document.problem((*path, key), "no-port", message)
+
+
 def _own_flags(document: Document, path: Path, profile: Profile, facts: EngineFacts) -> Iterator[Problem]:
     for index, argument in enumerate(profile.args):
         flag = argument.partition("=")[0]
-        if flag in facts.own_flags:
+        # vLLM takes `--tensor_parallel_size` for the same
+        if flag in facts.own_flags or (flag.startswith("--") and flag.replace("_", "-") in facts.own_flags):
             message = f"{quoted(flag)} is set by llmgw, which has to know it; remove it"
             yield document.problem((*path, "args", index), "own-flag", message)
 
 
-def _without_gpu(document: Document, path: Path, profile: Profile, facts: EngineFacts) -> Iterator[Problem]:
+def _without_gpu(document: Document, path: Path, facts: EngineFacts) -> Iterator[Problem]:
     if not facts.serves_without_gpu:
         message = (
             f"{facts.title} cannot serve without a GPU; add `gpu: {{class: …, count: …}}` "
             "(otherwise a slip would place a replica on a machine with no hardware for it)"
         )
         yield document.problem((*path, "engine"), "needs-gpu", message)
-        return
-    for field in ("nodes", "tensor_parallel", "pipeline_parallel"):
-        if getattr(profile, field) > 1 and not _refused(facts, field):
-            yield document.problem((*path, field), "needs-gpu", f"{field} above 1 needs `gpu:`")
 
 
 def _refused(facts: EngineFacts, field: str) -> str:
     return {
         "nodes": facts.no_nodes,
         "tensor_parallel": facts.no_tensor_parallel,
+        "pipeline_parallel": facts.no_pipeline_parallel,
         "data_parallel": facts.no_data_parallel,
     }.get(field, "")
 
 
 def _impossible(document: Document, path: Path, profile: Profile, facts: EngineFacts) -> Iterator[Problem]:
-    for field in ("nodes", "tensor_parallel", "data_parallel"):
+    for field in ("nodes", "tensor_parallel", "pipeline_parallel", "data_parallel"):
         reason = _refused(facts, field)
         if reason and getattr(profile, field) > 1:
             yield document.problem(
                 (*path, field), "engine-cannot", f"{facts.title} cannot do {field} above 1, because {reason}"
             )
+    if profile.distributed == "ray":
+        message = f"{facts.title} cannot be run with Ray here, because {facts.no_ray}; remove it"
+        yield document.problem((*path, "distributed"), "engine-cannot", message)
+    if profile.nodes > 1 and profile.data_parallel > 1:
+        yield from _copies_over_nodes(document, path, profile, facts)
+
+
+def _copies_over_nodes(document: Document, path: Path, profile: Profile, facts: EngineFacts) -> Iterator[Problem]:
+    """Copies over several nodes: each node holds whole ones, since how to cut one that is spread further is not known."""
+    if _refused(facts, "nodes") or _refused(facts, "data_parallel"):
+        return
+    reason = facts.no_data_parallel_over_nodes
+    if not reason and profile.data_parallel % profile.nodes:
+        copies = f"{profile.data_parallel} copies over {profile.nodes} nodes"
+        reason = f"every node must hold as many whole copies, and {copies} leaves some in pieces"
+    if reason:
+        message = f"{facts.title} cannot do data_parallel above 1 with nodes above 1, because {reason}"
+        yield document.problem((*path, "data_parallel"), "engine-cannot", message)
 
 
 def _shape(document: Document, path: Path, profile: Profile) -> Iterator[Problem]:

@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from llmgw.engines.command import Command
 from llmgw.engines.llamacpp import LlamaCpp
 from llmgw.engines.placed import Placed
+from llmgw.engines.sglang import Sglang
 from llmgw.engines.shard import ShardSpec
+from llmgw.engines.tei import Tei
+from llmgw.engines.vllm import Vllm
 
 
 class Engine(Protocol):
@@ -20,5 +24,5 @@ class Engine(Protocol):
         ...
 
 
-ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (LlamaCpp(),)}
+ENGINES: Mapping[str, Engine] = {engine.name: engine for engine in (LlamaCpp(), Vllm(), Sglang(), Tei(), Command())}
 """Every engine by the name that profiles use."""

@@ -8,13 +8,10 @@ the gateway must have drained before. An active stream would delay the exit to t
 Without `llama-server` on the node, `llmgw.agent.llamacpp` runs the same C++ server from the `xllamacpp` wheel.
 """
 
-from llmgw.base.ids import ModelName, shard_id
+from llmgw.engines.assembly import Kind, Launch, shard
 from llmgw.engines.exits import LLAMACPP
 from llmgw.engines.placed import Placed
-from llmgw.engines.shard import PYTHON, WEIGHTS, Fetch, MetricNames, RestartPolicy, ShardSpec, fetched_name
-from llmgw.spec.common import Secret
-
-OWN_PROGRAMS = (("llama-server",), (PYTHON, "-m", "llmgw.agent.llamacpp"))
+from llmgw.engines.shard import PYTHON, WEIGHTS, MetricNames, ShardSpec
 
 METRICS = MetricNames(
     path="/metrics",
@@ -25,19 +22,24 @@ METRICS = MetricNames(
     activity="/slots",
     from_loop=True,
 )
+KIND = Kind(
+    programs=(("llama-server",), (PYTHON, "-m", "llmgw.agent.llamacpp")),
+    ports=1,
+    stop_grace=10.0,
+    patterns=LLAMACPP,
+    metrics=METRICS,
+)
 
 
 class LlamaCpp:
     """The adapter of llama.cpp's server."""
 
     name = "llamacpp"
-    ports = 1
+    ports = KIND.ports
 
     def shards(self, placed: Placed) -> tuple[ShardSpec, ...]:
         """Return the single shard: llama.cpp serves a replica with one process."""
         model, profile = placed.model, placed.profile
-        command = profile.command or (placed.definition.command if placed.definition else None)
-        definition_env = placed.definition.env if placed.definition else {}
         threads = ("--threads", str(profile.cpus)) if profile.cpus else ()
         args = (
             *("--model", WEIGHTS, "--alias", model.name),
@@ -46,39 +48,4 @@ class LlamaCpp:
             *threads,
             *profile.args,
         )
-        backoff = placed.backoff
-        env = {**definition_env, **profile.env}
-        weights = model.weights
-        fetch = Fetch(weights.url, weights.sha256) if weights.url and weights.sha256 else None
-        path = fetched_name(fetch.url, fetch.sha256) if fetch else weights.path
-        assert path is not None, "the planner places no other weights"
-        return (
-            ShardSpec(
-                shard=shard_id(placed.replica, 0),
-                replica=placed.replica,
-                model=ModelName(model.name),
-                profile=profile.name,
-                rank=0,
-                hash=placed.hash,
-                programs=(tuple(command),) if command else OWN_PROGRAMS,
-                args=args,
-                env={name: value for name, value in env.items() if isinstance(value, str)},
-                weights=path,
-                port=placed.head.port,
-                served_name=model.name,
-                ready_path="/health",
-                models_path="/v1/models",
-                cpus=profile.cpus,
-                memory=profile.memory,
-                start_timeout=profile.start_timeout,
-                stop_grace=10.0,
-                restarts=RestartPolicy(backoff.base, backoff.max, backoff.give_up_after, backoff.reset_after),
-                exit_patterns=LLAMACPP,
-                host=placed.head.host,
-                gpus=placed.head.gpus,
-                secrets={name: value.secret for name, value in env.items() if isinstance(value, Secret)},
-                stall_after=profile.stall_after,
-                metrics=METRICS,
-                fetch=fetch,
-            ),
-        )
+        return (shard(placed, 0, KIND, Launch(args, {})),)

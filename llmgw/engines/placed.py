@@ -37,6 +37,10 @@ class Placed:
     seats: tuple[Seat, ...]
     """One a shard, in order of rank."""
     backoff: Backoff
+    interface: str | None = None
+    """Network interface over which the shards talk (`control.mgmt_interface`); None: that of the seat's address."""
+    incarnation: int = 0
+    """See `ShardSpec.incarnation`."""
 
     @property
     def head(self) -> Seat:

@@ -59,6 +59,10 @@ class MetricNames:
     """Path whose answer changes with every token while a request runs, for engines whose counters move only at its end."""
     from_loop: bool = False
     """The engine's own loop answers these paths, so silence there is the loop's; where a separate front answers, it is not."""
+    progress: tuple[str, ...] = ()
+    """Further figures that move while tokens are made, where the counters move only at a request's end."""
+    only: str = ""
+    """Label and value (`pp_rank="0"`) of the series that count, where several tell the same; those without it count, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +103,12 @@ class ShardSpec:
     served_name: str
     """What `/v1/models` of a ready engine must name; the proof that the port answers for this model."""
     ready_path: str
-    """Answers 200 when the engine can serve, 503 or a refused connection while it loads."""
+    """Answers 200 when the engine can serve, 503 or a refused connection while it loads.
+
+    Empty for a shard without HTTP: it is judged by its process, and by the shard that serves for both.
+    """
     models_path: str
+    """Empty where nothing names the models: then the listening socket alone is the proof."""
     cpus: int | None
     """Its weight when cores are short; not a limit."""
     memory: int | None
@@ -128,6 +136,14 @@ class ShardSpec:
     """Where the weights come from, if the node is to get them; `weights` is then relative to its weights directory."""
     shards: int = 1
     """How many shards the replica has."""
+    incarnation: int = 0
+    """Counts the starts of a replica of several shards, of which none goes on without the others.
+
+    What ended in one incarnation is not started again in it: the agent waits for the planner, which sees all shards, to
+    raise the number for all of them, and an agent whose engine runs in a lower one replaces it. So no agent needs to know
+    another's engines, and a shard that starts never meets peers of an earlier life. Rejected: agents that restart their
+    shard by themselves and a planner that counts attempts, since a count says nothing of who was there at the time.
+    """
 
 
 def fetched_name(url: str, sha256: str) -> str:

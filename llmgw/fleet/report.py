@@ -77,6 +77,11 @@ class ShardReport:
     """Requests running or queued, as the engine itself says; None if it does not say."""
     quiet_for: float | None = None
     """Seconds seen without a token while something is in flight; None if nothing is, or if that is not known."""
+    spent: int = -1
+    """Highest incarnation of its replica that ended here, of a replica of several shards; -1 if none did.
+
+    It is not started again before it is ordered in a higher one.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ The rules, in the order applied:
 4. Outdated replicas are drained when enough others serve without them, and surplus ones, those that serve least first.
 5. What drains is stopped only when it is out of every gateway's table and nothing is in flight, or its deadline passed
    (`ends`).
+6. A replica of several shards, one of which ended, starts anew as a whole (`ends`).
 
 Nothing is decided about replicas nobody has told us of: see `Snapshot.unheard`. What is not done now is said, with what it
 waits for.
@@ -18,7 +19,7 @@ from llmgw.base.ids import Generation, NodeName
 from llmgw.fleet.order import NodeOrder, ShardOrder
 from llmgw.fleet.view import report_of
 from llmgw.plan.alarms import alarms_of
-from llmgw.plan.ends import finish_drains, move_ports, remove_unwanted, why_withdrawn
+from llmgw.plan.ends import finish_drains, move_ports, remove_unwanted, restart_gangs, why_withdrawn
 from llmgw.plan.publish import table_of
 from llmgw.plan.result import Action, Plan, Verb
 from llmgw.plan.rollout import call_off_drains, judge, retire
@@ -46,6 +47,7 @@ def decide(snapshot: Snapshot) -> Work:
     remove_unwanted(work)
     finish_drains(work)
     move_ports(work)
+    restart_gangs(work)
     return work
 
 

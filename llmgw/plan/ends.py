@@ -1,4 +1,7 @@
-"""How replicas end: those of models that left, the stop of what has drained, and other ports for what cannot have its own."""
+"""How replicas end: those of models that left, the stop of what has drained, other ports for what cannot have its own.
+
+And how a replica of several shards begins anew: its shards start together and end together (see `ShardSpec.incarnation`).
+"""
 
 from dataclasses import replace
 
@@ -50,6 +53,27 @@ def move_ports(work: Work) -> None:
                 _move(work, one, part)
 
 
+def restart_gangs(work: Work) -> None:
+    """Raise the incarnation of every replica of which a shard ended, so that all of its agents start theirs anew.
+
+    The condition is looked at, not the event: the incarnation must be newer than all that ended anywhere, which holds
+    whether a report was lost, two shards ended, or this control plane is new. One that gave up stays as it is.
+    """
+    for one in list(work.replicas.values()):
+        if len(one.parts) == 1 or one.draining or one.leaving or one.phase is Phase.FAILED:
+            continue
+        if one.spent < one.incarnation:
+            continue
+        work.renew(one, one.spent + 1)
+        ended = next(part for part in one.parts if part.report is not None and part.report.spent == one.spent)
+        work.act(Verb.RESTART, one, f"its shard on {ended.node} ended{_words_of(ended)}; all of them start anew")
+
+
+def _words_of(part: Part) -> str:
+    end = part.report.last_end if part.report is not None else None
+    return f" ({end.text})" if end is not None else ""
+
+
 def _port_is_taken(work: Work, part: Part) -> bool:
     reason = part.report.reason if part.report else None
     if part.phase is not Phase.WAITING or reason is None or reason.code != "port_taken":
@@ -78,7 +102,9 @@ def _move(work: Work, one: Replica, part: Part) -> None:
         )
         for each in one.parts
     )
-    specs = work.spec(*found, one.id, seats)
+    # the others of a gang are told the port in their arguments, which they read only at a start
+    incarnation = one.incarnation + 1 if len(one.parts) > 1 else 0
+    specs = work.spec(*found, one.id, seats, incarnation)
     work.put(replace(one, parts=tuple(replace(each, spec=spec) for each, spec in zip(one.parts, specs, strict=True))))
     reason = part.report.reason.text if part.report and part.report.reason else "its port is taken"
     work.act(Verb.MOVE_PORT, one, f"{reason}; gets port {port}")

@@ -97,6 +97,16 @@ class Replica:
         return len(self.parts) == 1 or not any(part.leaving for part in self.parts)
 
     @property
+    def incarnation(self) -> int:
+        """The newest incarnation that any of its shards is ordered in, or runs in; 0 for a replica of one shard."""
+        return max(part.spec.incarnation for part in self.parts)
+
+    @property
+    def spent(self) -> int:
+        """The newest incarnation that ended on any of its nodes; -1 if none did."""
+        return max(part.report.spent if part.report is not None else -1 for part in self.parts)
+
+    @property
     def node_answers(self) -> bool:
         """Whether all of its nodes answer."""
         return all(part.node_answers for part in self.parts)

@@ -23,6 +23,8 @@ class Verb(StrEnum):
     """A drain is called off."""
     STOP = "stop"
     MOVE_PORT = "move port"
+    RESTART = "restart"
+    """All its shards start anew, since one of them ended."""
     PUBLISH = "publish"
     WITHDRAW = "withdraw"
 

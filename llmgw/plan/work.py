@@ -150,6 +150,12 @@ class Work:
         self._touch(one)
         return changed
 
+    def renew(self, one: Replica, incarnation: int) -> None:
+        """Order all shards of a replica in another incarnation; what it claims stays as it is."""
+        parts = tuple(replace(part, spec=replace(part.spec, incarnation=incarnation)) for part in one.parts)
+        self.replicas[one.id] = replace(one, parts=parts)
+        self._touch(one)
+
     def drain(self, one: Replica, why: str) -> None:
         """Begin to drain a replica, unless it stands on a node that cannot be commanded."""
         deaf = next((node for node in one.nodes if not self.may_command(node)), None)
@@ -262,24 +268,33 @@ class Work:
         return (model, found) if found is not None else None
 
     def spec(
-        self, model: Model, profile: Profile, replica: ReplicaId, seats: tuple[Seat, ...]
+        self, model: Model, profile: Profile, replica: ReplicaId, seats: tuple[Seat, ...], incarnation: int = 0
     ) -> tuple[ShardSpec, ...]:
         """Return what the engine's adapter makes of a replica with these seats."""
-        backoff = self.catalog.cluster.control.backoff
-        definition = self.catalog.engine(profile.engine)
-        placed = Placed(replica, model, profile, definition, self.hash_of(model, profile), seats, backoff)
+        control = self.catalog.cluster.control
+        placed = Placed(
+            replica=replica,
+            model=model,
+            profile=profile,
+            definition=self.catalog.engine(profile.engine),
+            hash=self.hash_of(model, profile),
+            seats=seats,
+            backoff=control.backoff,
+            interface=control.mgmt_interface,
+            incarnation=incarnation,
+        )
         return self.snapshot.engines[profile.engine].shards(placed)
 
     def refreshed(self, one: Replica) -> tuple[ShardSpec, ...]:
         """Return the specs as the catalog would write them today: what does not restart takes effect without one."""
         found = self.profile_of(one)
         if found is None or not one.whole or one.id in self.written:
-            return tuple(part.spec for part in one.parts)
+            return tuple(replace(part.spec, incarnation=one.incarnation) for part in one.parts)
         seats = tuple(
             Seat(part.node, part.spec.port, part.spec.host, self.address(part.node), part.spec.gpus)
             for part in one.parts
         )
-        return self.spec(*found, one.id, seats)
+        return self.spec(*found, one.id, seats, one.incarnation)
 
     def address(self, node: NodeName) -> str:
         """Return where other nodes reach a node."""

@@ -24,6 +24,7 @@ from llmgw.control.catalogs import Catalogs, CatalogState
 from llmgw.control.leadership import Leadership
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.sessions import Sessions
+from llmgw.engines.adapter import ENGINES
 from llmgw.fleet.table import Endpoint, EndpointTable, TcpAddress, UnixAddress
 from llmgw.fleet.usage import Unknown, UsageView
 from llmgw.plan.snapshot import Snapshot
@@ -34,7 +35,6 @@ from llmgw.sim.gateway import FakeGateway
 from llmgw.sim.link import FakeNetwork
 from llmgw.sim.loop import OwnClock, SimClock, SimLoop
 from llmgw.sim.source import FakeSource
-from llmgw.sim.spanning import SIM_ENGINES
 from llmgw.sim.store import FakeStore
 
 
@@ -79,7 +79,7 @@ class Control:
             self.acts,
             world.store,
             world.clock,
-            engines=SIM_ENGINES,
+            engines=ENGINES,
         )
         self._tasks = Supervisor(name)
         self._world = world

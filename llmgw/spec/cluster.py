@@ -134,8 +134,9 @@ class Control(SpecModel):
     )
     mgmt_interface: Text | None = Field(
         None,
-        description="Network interface over which the shards of a replica talk; default is that of the node's address.",
-        json_schema_extra=planned(Impact.RESTART),
+        description="Network interface over which the shards of a replica talk, from their next start on; default is "
+        "that of the node's address.",
+        json_schema_extra=impact(Impact.NONE),
     )
 
 
@@ -173,16 +174,16 @@ class SshDefaults(SpecModel):
 class EngineMetrics(SpecModel):
     """Names of an engine's own metrics. One that names `running` is complete: what it leaves blank stays blank."""
 
-    running: Text | None = Field(None, description="Requests being worked on.", json_schema_extra=planned(Impact.NONE))
-    waiting: Text | None = Field(None, description="Requests queued.", json_schema_extra=planned(Impact.NONE))
+    running: Text | None = Field(None, description="Requests being worked on.", json_schema_extra=impact(Impact.NONE))
+    waiting: Text | None = Field(None, description="Requests queued.", json_schema_extra=impact(Impact.NONE))
     kv_usage: Text | None = Field(
         None, description="Share of the KV cache in use, from 0 to 1.", json_schema_extra=planned(Impact.NONE)
     )
     prompt_tokens: Text | None = Field(
-        None, description="Prompt tokens read, a counter.", json_schema_extra=planned(Impact.NONE)
+        None, description="Prompt tokens read, a counter.", json_schema_extra=impact(Impact.NONE)
     )
     generation_tokens: Text | None = Field(
-        None, description="Tokens generated, a counter.", json_schema_extra=planned(Impact.NONE)
+        None, description="Tokens generated, a counter.", json_schema_extra=impact(Impact.NONE)
     )
 
 
@@ -199,7 +200,7 @@ class EngineDefinition(SpecModel):
         default_factory=dict, description="Environment of the engine.", json_schema_extra=impact(Impact.RESTART)
     )
     metrics: EngineMetrics | None = Field(
-        None, description="Names of the engine's own metrics.", json_schema_extra=planned(Impact.NONE)
+        None, description="Names of the engine's own metrics.", json_schema_extra=impact(Impact.NONE)
     )
 
 

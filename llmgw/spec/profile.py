@@ -57,21 +57,21 @@ class Profile(SpecModel):
         json_schema_extra=impact(Impact.RESTART),
     )
     nodes: Positive = Field(
-        1, description="Nodes that one replica spans, a shard on each.", json_schema_extra=planned(Impact.RESTART)
+        1, description="Nodes that one replica spans, a shard on each.", json_schema_extra=impact(Impact.RESTART)
     )
     tensor_parallel: Positive = Field(
-        1, description="GPUs that share each layer.", json_schema_extra=planned(Impact.RESTART)
+        1, description="GPUs that share each layer.", json_schema_extra=impact(Impact.RESTART)
     )
     pipeline_parallel: Positive = Field(
-        1, description="Groups of GPUs that hold consecutive layers.", json_schema_extra=planned(Impact.RESTART)
+        1, description="Groups of GPUs that hold consecutive layers.", json_schema_extra=impact(Impact.RESTART)
     )
     data_parallel: Positive = Field(
-        1, description="Copies within one replica.", json_schema_extra=planned(Impact.RESTART)
+        1, description="Copies within one replica.", json_schema_extra=impact(Impact.RESTART)
     )
     distributed: Literal["native", "ray"] = Field(
         "native",
         description="How the shards of a replica find each other.",
-        json_schema_extra=planned(Impact.RESTART),
+        json_schema_extra=impact(Impact.RESTART),
     )
     pool: Name | None = Field(
         None, description="Only nodes of this pool; default any.", json_schema_extra=impact(Impact.DRAIN)

@@ -4,10 +4,16 @@ It is run as a program (`python tests/fakes/engine.py --alias m --port 9001 --ch
 flags and ignores those it has no use for, or in the test's own loop (`async with running_engine(chunks=5) as engine`).
 Switches can be thrown while it runs, by `POST /switches` or `engine.throw(...)`; `GET /seen` (or `engine.seen`) says
 what arrived. It imports nothing of llmgw, so that it cannot share a misunderstanding with what it tests.
+
+`--as vllm`, `--as sglang` and `--as tei` make it behave like those: it takes their flags and no others, refuses connections
+while it loads, answers their probes with their metrics, and ends as they do (vLLM with status 0 when its engine died). Shards
+on several nodes meet at the port they are told, and none is ready before all have come. What it knows of them is that of the
+fact sheet (vLLM 0.33, SGLang 0.5.23, Text Embeddings Inference 1.9.3), not of any adapter.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -15,7 +21,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, fields
 
@@ -81,6 +87,10 @@ class Switches:
     log_every: float | None = None
     """Writes a line to its log so often."""
     ignore_sigterm: bool = False
+    engine_dies_after: float | None = None
+    """What computes dies so long after the start; how the server then ends is its kind's own way."""
+    hang_with_gang: bool = False
+    """Does not notice when another shard is gone, as a collective operation that waits for ever."""
     spawn_child: bool = False
     """Starts a grandchild whose parent ends: an orphan in the engine's process group."""
 
@@ -112,9 +122,12 @@ def json_head(status: int, length: int, more: str = "") -> bytes:
 class FakeEngine:
     """The state that all connections share."""
 
-    def __init__(self, alias: str, switches: Switches) -> None:
+    def __init__(self, alias: str, switches: Switches, manners: "Manners | None" = None) -> None:
         self.alias = alias
         self.switches = switches
+        self.manners = manners or LlamaCpp()
+        self.dead = False
+        """What computes is dead; the server answers on, for a moment."""
         self.seen = Seen()
         self.connections: set[Connection] = set()
         self.port = 0
@@ -185,6 +198,248 @@ class FakeEngine:
     @property
     def loading(self) -> bool:
         return asyncio.get_running_loop().time() < self._ready_at
+
+
+class Manners:
+    """How one engine behaves where they differ."""
+
+    flags: tuple[str, ...] = ()
+    """Flags with a value, besides the model; all others are refused, as the real one does."""
+    switches: tuple[str, ...] = ()
+    """Flags without."""
+    names = ("--served-model-name", "--host", "--port")
+    """Its flags for the model's name, the address and the port."""
+    program = ""
+    owned_by = ""
+    taken = "couldn't bind HTTP server socket"
+    """What it says of a port that is taken."""
+    binds_first = False
+    """It takes its port before it loads, and listens after."""
+
+    def answer(self, engine: FakeEngine, path: str) -> tuple[int, object]:
+        """Answer a probe of an engine that has loaded."""
+        match path:
+            case "/health":
+                return (503, "") if engine.dead else (200, "")
+            case "/v1/models":
+                model = {"id": engine.alias, "object": "model", "created": CREATED, "owned_by": self.owned_by}
+                return 200, {"object": "list", "data": [model]}
+            case "/metrics":
+                return 200, self.metrics(engine)
+            case _:
+                return 404, {"error": "no such path"}
+
+    def metrics(self, engine: FakeEngine) -> str:
+        raise NotImplementedError
+
+    def die(self, engine: FakeEngine) -> None:
+        """End as it does when what computes has died."""
+        os._exit(1)
+
+    def complaint(self, options: argparse.Namespace) -> str:
+        """Say why it refuses these arguments, which its parser takes; empty if it does not."""
+        return ""
+
+    def gang(self, options: argparse.Namespace) -> "Gang | None":
+        """Return the shards that it belongs to, if there are several."""
+        return None
+
+    def serves(self, options: argparse.Namespace) -> bool:
+        """Whether it listens for HTTP."""
+        return True
+
+
+class LlamaCpp(Manners):
+    owned_by = "llamacpp"
+
+    def answer(self, engine: FakeEngine, path: str) -> tuple[int, object]:
+        if path == "/health":
+            return 200, {"status": "ok"}
+        if path == "/slots":
+            busy = engine.seen.active > 0
+            return 200, [{"id": 0, "is_processing": busy, "next_token": [{"n_decoded": engine.events}]}]
+        return super().answer(engine, path)
+
+    def metrics(self, engine: FakeEngine) -> str:
+        return (
+            f"# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing {engine.seen.active}\n"
+            "llamacpp:requests_deferred 0\nllamacpp:prompt_tokens_total 0\n"
+            f"llamacpp:tokens_predicted_total {engine.events - engine.events % 1000}\n"
+        )
+
+
+class Vllm(Manners):
+    flags = (
+        *("--api-server-count", "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"),
+        *("--data-parallel-size-local", "--data-parallel-address", "--data-parallel-rpc-port"),
+        *("--data-parallel-start-rank", "--distributed-executor-backend", "--nnodes", "--node-rank", "--master-addr"),
+        *("--master-port", "--max-model-len", "--gpu-memory-utilization"),
+    )
+    switches = ("--headless", "--enforce-eager")
+    program = "vllm"
+    owned_by = "vllm"
+    taken = "OSError: [Errno 98] Address already in use"
+    binds_first = True
+
+    def metrics(self, engine: FakeEngine) -> str:
+        labels = f'{{engine="0",model_name="{engine.alias}"}}'
+        return (
+            f"# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{labels} {engine.seen.active}.0\n"
+            f"vllm:num_requests_waiting{labels} 0.0\nvllm:prompt_tokens_total{labels} {3 * engine.seen.requests}.0\n"
+            f"vllm:generation_tokens_total{labels} {engine.events}.0\n"
+        )
+
+    def die(self, engine: FakeEngine) -> None:
+        print(
+            "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue.", file=sys.stderr, flush=True
+        )
+        engine.dead = True
+        asyncio.get_running_loop().call_later(0.5, os._exit, 0)  # the real one: within 5 s
+
+    def complaint(self, options: argparse.Namespace) -> str:
+        if options.headless and options.api_server_count is not None:
+            return "ValueError: --api-server-count cannot be used with --headless"
+        if int(options.nnodes or 1) > 1 and options.distributed_executor_backend not in {"mp", "uni", None}:
+            return "pydantic_core._pydantic_core.ValidationError: nnodes > 1 can only be set when the backend is mp"
+        return ""
+
+    def gang(self, options: argparse.Namespace) -> "Gang | None":
+        count = int(options.nnodes or 1)
+        if count == 1:
+            return None
+        return Gang(int(options.node_rank), count, options.master_addr, int(options.master_port))
+
+    def serves(self, options: argparse.Namespace) -> bool:
+        return not options.headless
+
+
+class Sglang(Manners):
+    flags = (
+        *("--model-path", "--tp-size", "--pp-size", "--dp-size", "--nccl-port", "--nnodes", "--node-rank"),
+        *("--dist-init-addr", "--mem-fraction-static", "--context-length"),
+    )
+    switches = ("--enable-metrics", "--is-embedding")
+    program = "sglang"
+    owned_by = "sglang"
+    taken = "[Errno 98] error while attempting to bind on address: address already in use"
+
+    def __init__(self) -> None:
+        self.counts = False
+        self.rank = 0
+
+    def complaint(self, options: argparse.Namespace) -> str:
+        self.counts, self.rank = options.enable_metrics, int(options.node_rank or 0)
+        several, copies = int(options.nnodes or 1) > 1, int(options.dp_size or 1) > 1
+        if several and copies:
+            return "AssertionError: multi-node data-parallel replicas are not supported"
+        if copies and options.nccl_port is not None:
+            return "OSError: [Errno 98] address already in use: every copy was given one --nccl-port"
+        return ""
+
+    def answer(self, engine: FakeEngine, path: str) -> tuple[int, object]:
+        if path == "/metrics" and not self.counts:
+            return 404, {"detail": "Not Found"}
+        if self.rank > 0 and path != "/health":
+            return 404, {"detail": "Not Found"}
+        return super().answer(engine, path)
+
+    def metrics(self, engine: FakeEngine) -> str:
+        stage = f'{{engine_type="unified",model_name="{engine.alias}",pp_rank="0",tp_rank="0"}}'
+        # the counters move at the end of a request, the gauge every 40 tokens
+        done = engine.events if not engine.seen.active else 0
+        return (
+            f"sglang:num_running_reqs{stage} {engine.seen.active}.0\nsglang:num_queue_reqs{stage} 0.0\n"
+            f"sglang:num_used_tokens{stage} {engine.events - engine.events % 40}.0\n"
+            f'sglang:generation_tokens_total{{is_streaming="true",model_name="{engine.alias}"}} {done}.0\n'
+        )
+
+    def die(self, engine: FakeEngine) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def gang(self, options: argparse.Namespace) -> "Gang | None":
+        count = int(options.nnodes or 1)
+        if count == 1:
+            return None
+        host, _, port = options.dist_init_addr.rpartition(":")
+        return Gang(int(options.node_rank), count, host, int(port))
+
+
+class Tei(Manners):
+    flags = ("--model-id", "--prometheus-port", "--uds-path", "--pooling", "--max-batch-tokens")
+    names = ("--served-model-name", "--hostname", "--port")
+    program = "text-embeddings-router"
+    taken = "Error: Could not bind TCP Listener"
+
+    def answer(self, engine: FakeEngine, path: str) -> tuple[int, object]:
+        return (404, {"error": "no such path"}) if path == "/v1/models" else super().answer(engine, path)
+
+    def metrics(self, engine: FakeEngine) -> str:
+        return f'te_request_count{{method="single"}} {engine.seen.requests}\nte_queue_size 0\n'
+
+
+KINDS: dict[str, type[Manners]] = {"vllm": Vllm, "sglang": Sglang, "tei": Tei}
+
+
+@dataclass
+class Gang:
+    """The shards of one replica: they meet at the head's port, and hold on to each other by their connections."""
+
+    rank: int
+    count: int
+    host: str
+    port: int
+
+    async def meet(self, lost: Callable[[], None]) -> None:
+        """Wait until all have come. `lost` is called when one of them is gone."""
+        if self.rank > 0:
+            await self._join(lost)
+            return
+        come = asyncio.Semaphore(0)
+        writers: list[asyncio.StreamWriter] = []
+
+        async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readline()
+            writers.append(writer)
+            come.release()
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
+            lost()
+
+        self.server = await asyncio.start_server(welcome, self.host, self.port)
+        print(f"fake engine: rank 0 of {self.count} waits at {self.host}:{self.port}", file=sys.stderr, flush=True)
+        for _ in range(self.count - 1):
+            await come.acquire()
+        for writer in writers:
+            writer.write(b"all here\n")
+
+    async def _join(self, lost: Callable[[], None]) -> None:
+        tie = Tie(self.rank, lost)
+        while tie.transport is None:
+            try:
+                await asyncio.get_running_loop().create_connection(lambda: tie, self.host, self.port)
+            except OSError:
+                await asyncio.sleep(0.1)
+        await tie.all_here.wait()
+
+
+class Tie(asyncio.Protocol):
+    """A shard's connection to the head of its replica."""
+
+    def __init__(self, rank: int, lost: Callable[[], None]) -> None:
+        self.rank = rank
+        self.lost = lost
+        self.all_here = asyncio.Event()
+        self.transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        transport.write(f"rank {self.rank}\n".encode())  # type: ignore[attr-defined]
+
+    def data_received(self, data: bytes) -> None:
+        self.all_here.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost()
 
 
 class Connection(asyncio.Protocol):
@@ -282,24 +537,7 @@ class Connection(asyncio.Protocol):
         if path not in {"/health", "/v1/models", "/metrics", "/slots"}:
             return None
         engine.seen.probes += 1
-        return (503, LOADING) if engine.loading else self.probe_answer(path)
-
-    def probe_answer(self, path: str) -> tuple[int, object]:
-        engine = self.engine
-        if path == "/health":
-            return 200, {"status": "ok"}
-        if path == "/v1/models":
-            model = {"id": engine.alias, "object": "model", "created": CREATED, "owned_by": "llamacpp"}
-            return 200, {"object": "list", "data": [model]}
-        active = engine.seen.active
-        if path == "/slots":
-            slot = {"id": 0, "is_processing": active > 0, "next_token": [{"n_decoded": engine.events}]}
-            return 200, [slot]
-        return 200, (
-            f"# TYPE llamacpp:requests_processing gauge\nllamacpp:requests_processing {active}\n"
-            "llamacpp:requests_deferred 0\nllamacpp:prompt_tokens_total 0\n"
-            f"llamacpp:tokens_predicted_total {engine.events - engine.events % 1000}\n"
-        )
+        return (503, LOADING) if engine.loading else engine.manners.answer(engine, path)
 
     def answer(self, status: int, document: object) -> None:
         text = json.dumps(document).encode()
@@ -491,6 +729,34 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Switches]:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--unix", default=None, help="listen on this socket instead")
+    take_switches(parser)
+    options, _ = parser.parse_known_args(argv)
+    return options, switches_of(options)
+
+
+def parse_as(kind: str, manners: Manners, argv: list[str]) -> tuple[argparse.Namespace, Switches]:
+    """Read the flags of another engine; as it does, end with status 2 for one that it does not know."""
+    parser = argparse.ArgumentParser(prog=manners.program, allow_abbrev=False)
+    if kind == "vllm":
+        parser.add_argument("model")
+    name, host, port = manners.names
+    parser.add_argument(name, dest="alias", required=True)
+    parser.add_argument(host, dest="host", default="127.0.0.1")
+    parser.add_argument(port, dest="port", type=int, default=8000)
+    for flag in manners.flags:
+        parser.add_argument(flag, default=None)
+    for flag in manners.switches:
+        parser.add_argument(flag, action="store_true")
+    take_switches(parser)
+    options = parser.parse_args(argv)
+    complaint = manners.complaint(options)
+    if complaint:
+        print(complaint, file=sys.stderr, flush=True)
+        sys.exit(1)
+    return options, switches_of(options)
+
+
+def take_switches(parser: argparse.ArgumentParser) -> None:
     for switch in fields(Switches):
         flag = "--" + switch.name.replace("_", "-")
         kind = str(switch.type)
@@ -499,8 +765,46 @@ def parse(argv: list[str]) -> tuple[argparse.Namespace, Switches]:
         else:
             parse_value = float if "float" in kind else int if "int" in kind else str
             parser.add_argument(flag, type=parse_value, default=switch.default)
-    options, _ = parser.parse_known_args(argv)
-    return options, Switches(**{switch.name: getattr(options, switch.name) for switch in fields(Switches)})
+
+
+def switches_of(options: argparse.Namespace) -> Switches:
+    return Switches(**{switch.name: getattr(options, switch.name) for switch in fields(Switches)})
+
+
+async def serve_as(kind: str, manners: Manners, options: argparse.Namespace, switches: Switches) -> None:
+    """Load, meet the other shards, and only then listen."""
+    loading = switches.load_seconds
+    switches.load_seconds = 0.0
+    engine = FakeEngine(options.alias, switches, manners)
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    gang = manners.gang(options)
+    deaf = switches.ignore_sigterm or (kind == "sglang" and gang is not None and gang.rank > 0)
+    bound = None
+    if manners.binds_first and manners.serves(options):
+        bound = socket.socket()
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((options.host, options.port))
+    # vLLM swallows SIGTERM while its engine starts
+    loop.add_signal_handler(signal.SIGTERM, lambda: None)
+
+    def lost() -> None:
+        if not switches.hang_with_gang and not ended.is_set():
+            manners.die(engine)
+
+    await asyncio.sleep(loading)
+    if gang is not None:
+        await gang.meet(lost)
+    if switches.engine_dies_after is not None:
+        loop.call_later(switches.engine_dies_after, manners.die, engine)
+    if not deaf:
+        loop.add_signal_handler(signal.SIGTERM, ended.set)
+    if manners.serves(options):
+        if bound is not None:
+            bound.close()  # it listens on the same address; nobody gets in between on a test's own port
+        await engine.start(options.host, options.port)
+        print(f"Starting {kind} server on http://{options.host}:{engine.port}", file=sys.stderr, flush=True)
+    await ended.wait()
+    os._exit(0)
 
 
 async def serve(options: argparse.Namespace, switches: Switches) -> None:
@@ -517,16 +821,18 @@ async def serve(options: argparse.Namespace, switches: Switches) -> None:
 
 
 def main() -> None:
-    options, switches = parse(sys.argv[1:])
+    kind = sys.argv[2] if sys.argv[1:2] == ["--as"] else ""
+    manners = KINDS[kind]() if kind else LlamaCpp()
+    options, switches = parse_as(kind, manners, sys.argv[3:]) if kind else parse(sys.argv[1:])
     if switches.exit_at_once is not None:
         print(f"fake engine: ends at once with {switches.exit_at_once}", file=sys.stderr, flush=True)
         sys.exit(switches.exit_at_once)
     if switches.spawn_child:
         subprocess.run(["sh", "-c", "sleep 600 >/dev/null 2>&1 & echo $! >&2"], check=True)
     try:
-        asyncio.run(serve(options, switches))
+        asyncio.run(serve_as(kind, manners, options, switches) if kind else serve(options, switches))
     except OSError as error:
-        print(f"main: couldn't bind HTTP server socket, {error}", file=sys.stderr, flush=True)
+        print(f"main: {manners.taken}, {error}" if not kind else manners.taken, file=sys.stderr, flush=True)
         sys.exit(1)
 
 

@@ -78,6 +78,17 @@ async def test_a_proven_engine_is_adopted_and_a_ready_one_only_with_its_port(dis
     assert await processes.end(spawned.pid, spec.shard, 1, 0.0) == ()
 
 
+async def test_a_shard_without_http_is_adopted_as_it_was_left(disk: Disk, tmp_path: Path) -> None:
+    processes = host.agent(tmp_path)
+    spec = host.spec(ready_path="", models_path="", port=host.free_port())
+    spawned = await host.started(processes, spec)
+    disk.mark_ready(spec.shard)
+    assert processes.holds_port(spawned.record), "it has none to hold"
+    found = await _adopt(disk, host.agent(tmp_path))
+    assert [ready for _, ready in found.adopted] == [True]
+    assert await processes.end(spawned.pid, spec.shard, 1, 0.0) == ()
+
+
 async def test_a_port_that_a_stranger_shares_is_no_proof(disk: Disk, tmp_path: Path) -> None:
     processes = host.agent(tmp_path)
     spec = host.spec()

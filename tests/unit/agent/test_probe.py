@@ -166,3 +166,33 @@ def test_a_log_grows_by_the_engines_own_lines_and_not_by_our_looks(tmp_path) -> 
         assert log.growth.look(SPEC, 2) == (0, ""), "another attempt has a log of its own"
     finally:
         log.disk.close()
+
+
+def test_a_log_of_a_shard_without_http_grows_too(tmp_path) -> None:
+    log = Log(tmp_path)
+    silent = replace(SPEC, ready_path="", models_path="", metrics=None)
+    try:
+        log.writes("loading\n")
+        assert log.growth.look(replace(silent, shard=SPEC.shard), 1) == (7, "loading")
+        log.path.write_text("loading\nstill\n")
+        assert log.growth.look(silent, 1) == (12, "still")
+    finally:
+        log.disk.close()
+
+
+async def test_a_shard_without_http_is_ready_while_its_process_lives(prober) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    spec = replace(SPEC, port=port, ready_path="", models_path="")
+    verdict = await prober.probe(spec, os.getpid(), proof=True)
+    assert (verdict.ready, verdict.lost) == (True, None)
+
+
+async def test_an_engine_that_names_no_models_is_proven_by_its_socket_alone(prober, other) -> None:
+    async with running_engine("another") as engine:
+        spec = at(engine, models_path="")
+        assert (await prober.probe(spec, os.getpid(), proof=True)).ready
+        verdict = await prober.probe(spec, other, proof=True)
+        assert verdict.lost is not None
+        assert verdict.lost.code == "port_stolen"

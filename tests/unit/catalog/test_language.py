@@ -104,13 +104,77 @@ PROFILES: dict[str, tuple[str, list[str]]] = {
     "llama.cpp on several cards": (profile(GPU, engine="llamacpp"), []),
     "pipeline parallel without a card": (
         profile("pipeline_parallel: 2", engine="tei"),
-        ["m.yaml:7:22 pipeline_parallel above 1 needs `gpu:` [needs-gpu]"],
+        [
+            "m.yaml:7:22 Text Embeddings Inference cannot do pipeline_parallel above 1, because one process serves one "
+            "card; raise `replicas` [engine-cannot]"
+        ],
     ),
     "a command without one": (
         profile(engine="command"),
         ["m.yaml:6:11 engine 'command' has no program of its own; add `command` [no-command]"],
     ),
-    "a command": (profile("command: [serve]", engine="command"), []),
+    "a command": (profile('command: [serve, "--port={port}"]', engine="command"), []),
+    "a command that learns its port from its environment": (
+        profile("command: [serve]", 'env: {PORT: "{port}"}', engine="command"),
+        [],
+    ),
+    "a command that is not told its port": (
+        profile("command: [serve]", engine="command"),
+        [
+            "m.yaml:7:12 nothing tells the program its port, which llmgw chooses; put `{port}` into `command`, `args` or "
+            "`env` [no-port]"
+        ],
+    ),
+    "a command over two nodes": (
+        profile('command: [serve, "--port={port}"]', "gpu: {class: h100}", "nodes: 2", engine="command"),
+        [
+            "m.yaml:9:10 the command cannot do nodes above 1, because llmgw does not know how its shards would find each "
+            "other [engine-cannot]"
+        ],
+    ),
+    "vLLM on Ray": (
+        profile(GPU, "tensor_parallel: 4", "nodes: 1", "distributed: ray"),
+        [
+            "m.yaml:10:16 vLLM cannot be run with Ray here, because it needs a Ray cluster that the operator has started on "
+            "the nodes, of which llmgw knows nothing; the native way needs vLLM 0.16 or newer and nothing else; remove it "
+            "[engine-cannot]"
+        ],
+    ),
+    "three copies on two nodes": (
+        profile("gpu: {class: h100, count: 3}", "nodes: 2", "tensor_parallel: 2", "data_parallel: 3"),
+        [
+            "m.yaml:10:18 vLLM cannot do data_parallel above 1 with nodes above 1, because every node must hold as many "
+            "whole copies, and 3 copies over 2 nodes leaves some in pieces [engine-cannot]"
+        ],
+    ),
+    "copies of SGLang on two nodes": (
+        profile(GPU, "nodes: 2", "tensor_parallel: 4", "data_parallel: 2", engine="sglang"),
+        [
+            "m.yaml:10:18 SGLang cannot do data_parallel above 1 with nodes above 1, because it refuses copies over several "
+            "nodes; raise `replicas`, or use the data parallelism of attention in `args` [engine-cannot]"
+        ],
+    ),
+    "llama.cpp with pipeline parallel": (
+        profile("gpu: {class: h100, count: 2}", "pipeline_parallel: 2", engine="llamacpp"),
+        [
+            "m.yaml:8:22 llama.cpp cannot do pipeline_parallel above 1, because it splits a model over the cards of one node "
+            "by itself; use `--split-mode` in `args` [engine-cannot]"
+        ],
+    ),
+    "a flag of ours in another spelling": (
+        profile(GPU, "tensor_parallel: 4", "args: [--tensor_parallel_size=2, --max-model-len=8k, -tp, '2']"),
+        [
+            "m.yaml:9:10 '--tensor_parallel_size' is set by llmgw, which has to know it; remove it [own-flag]",
+            "m.yaml:9:56 '-tp' is set by llmgw, which has to know it; remove it [own-flag]",
+        ],
+    ),
+    "one file for an engine that loads a directory": (
+        profile(GPU, "tensor_parallel: 4").replace("{path: /m}", "{url: 'https://h/f', sha256: " + "a" * 64 + "}"),
+        [
+            "m.yaml:4:16 vLLM cannot serve one file, because it loads a directory with the model's configuration and "
+            "tokenizer beside the weights; give a `path` [engine-cannot]"
+        ],
+    ),
     "an unknown engine": (
         profile(engine="vlm"),
         ["m.yaml:6:11 unknown engine 'vlm', did you mean 'vllm'? [unknown-engine]"],

@@ -3,10 +3,9 @@
 import asyncio
 from dataclasses import replace
 
-from llmgw.sim.loop import SimClock, simulate
-
 from llmgw.base.ids import NodeName
 from llmgw.control.book import FleetBook
+from llmgw.sim.loop import SimClock, simulate
 from tests.builders import report
 
 N = NodeName("n")

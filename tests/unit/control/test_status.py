@@ -31,7 +31,7 @@ def test_a_replica_that_is_ready_without_a_way_to_it_says_so() -> None:
     found = shown(desk, last)
     (replica,) = found["replicas"]
     assert replica["reason_code"] == "no_way"
-    assert "no way to it" in replica["reason"]
+    assert "no tunnel or connection reaches it" in replica["reason"]
     (row,) = found["models"]
     assert row["ready"] == 0
-    assert "no way to it" in row["waits_for"][0]
+    assert "no tunnel or connection reaches it" in row["waits_for"][0]

@@ -30,8 +30,8 @@ def test_each_shard_gets_a_node_of_its_own_with_the_cards_and_ports_it_needs() -
     assert on(decided, "g-1-0") == {"a": tuple("01234567"), "b": tuple("01234567")}
     specs = [decided.orders[name].shards[0].spec for name in ("a", "b")]
     assert [(one.shard, one.rank, one.shards, one.port, one.ports) for one in specs] == [
-        ("g-1-0.s0", 0, 2, 20000, 2),
-        ("g-1-0.s1", 1, 2, 20000, 2),
+        ("g-1-0.s0", 0, 2, 20000, 3),
+        ("g-1-0.s1", 1, 2, 20000, 3),
     ]
 
 
@@ -155,9 +155,9 @@ def test_a_condemned_card_of_one_part_moves_the_whole_replica() -> None:
 
 
 def test_a_head_without_ports_in_a_row_is_no_place() -> None:
-    cramped = cluster(gpu_classes=CLASSES, control={"ports": [20000, 20001]})
+    cramped = cluster(gpu_classes=CLASSES, control={"ports": [20000, 20002]})
     cards = {NodeName(name): gpus(name) for name in ("a", "b")}
     desk = Desk.of(cramped, *on_fabric("a", "b"), gang(count=4, replicas=2), cards=cards)
     assert held(desk.plan())["model/g: start replica 2 of 2"] == (
-        "room: a, b: no 2 free ports in a row in 20000-20001 (control.ports)"
+        "room: a, b: no 3 free ports in a row in 20000-20002 (control.ports)"
     )

@@ -1,0 +1,102 @@
+"""vLLM. Flags read from releases 0.10.2, 0.16.0, 0.22.1 and 0.33.0, behaviour measured with 0.32 on a CPU.
+
+A control plane does not know which version a node has, so only what all of these take is passed. Therefore no
+`--shutdown-timeout` (0.22 and newer): the gateway drains before, and what it would do besides is answer new requests with
+500. Nor `--disable-access-log-for-endpoints` (0.16). `--nnodes`, and so a replica over several nodes, needs 0.16; an older
+one ends with "unrecognized arguments". `--api-server-count 1` is said because several API servers share their port
+with SO_REUSEPORT, and then with any other vLLM, too; up to 0.22.1 even a single one does, which is why the agent proves
+whose socket answers. A follower has no API server, and is refused the flag.
+
+While it loads, connections are refused; then `/health` answers 200 without touching the engine, and 503 for up to 5 s after
+the engine has died, before the server ends with status 0. It gives up a load after 600 s by itself, so that is raised to
+where the agent gives up.
+
+Over several nodes rank 0 serves HTTP and the others have no port at all. Tensor and pipeline parallelism use the `mp`
+backend's `--nnodes`; data parallelism has its own flags, and gives each node whole copies. Ray is refused by the
+catalog: it needs a cluster that the operator starts. NCCL and gloo open ports of their own choice between the nodes of a
+gang, so the nodes must reach each other on all of them. Not passed: the port by which the copies of data parallelism meet
+inside one node (29500 and up, searched for by vLLM itself); no flag for it is known.
+"""
+
+from llmgw.engines.assembly import OFFLINE, Kind, Launch, is_ip, network, shard
+from llmgw.engines.exits import VLLM
+from llmgw.engines.placed import Placed
+from llmgw.engines.shard import WEIGHTS, MetricNames, ShardSpec
+
+MASTER = 1
+DATA_PARALLEL = 2
+"""Places of the rendezvous ports in a shard's block."""
+LONGEST_START = 4
+"""Times `start_timeout` after which the agent ends any start."""
+
+METRICS = MetricNames(
+    path="/metrics",
+    running="vllm:num_requests_running",
+    waiting="vllm:num_requests_waiting",
+    prompt_tokens="vllm:prompt_tokens_total",
+    generation_tokens="vllm:generation_tokens_total",
+)
+"""The same from 0.10.2 to 0.33. One series a rank of data parallelism, so they are added up; they move with every token."""
+KIND = Kind(programs=(("vllm", "serve"),), ports=3, stop_grace=10.0, patterns=VLLM, metrics=METRICS)
+
+
+class Vllm:
+    """The adapter of vLLM."""
+
+    name = "vllm"
+    ports = KIND.ports
+
+    def shards(self, placed: Placed) -> tuple[ShardSpec, ...]:
+        """Return a shard for each seat; the first serves HTTP, the others only work."""
+        return tuple(
+            shard(placed, rank, KIND, Launch(_args(placed, rank), _env(placed, rank), serves=rank == 0))
+            for rank in range(len(placed.seats))
+        )
+
+
+def _args(placed: Placed, rank: int) -> tuple[str, ...]:
+    profile, seat = placed.profile, placed.seats[rank]
+    listens = ("--host", seat.host, "--port", str(seat.port), "--api-server-count", "1") if rank == 0 else ()
+    return (
+        *(WEIGHTS, "--served-model-name", placed.model.name),
+        *listens,
+        *("--tensor-parallel-size", str(profile.tensor_parallel)),
+        *("--pipeline-parallel-size", str(profile.pipeline_parallel)),
+        *(_copies(placed, rank) if profile.data_parallel > 1 else _gang(placed, rank)),
+        *profile.args,
+    )
+
+
+def _gang(placed: Placed, rank: int) -> tuple[str, ...]:
+    """Return how the shards of one model copy find each other."""
+    if len(placed.seats) == 1:
+        return ()
+    head = placed.head
+    return (
+        *("--distributed-executor-backend", "mp", "--nnodes", str(len(placed.seats)), "--node-rank", str(rank)),
+        *("--master-addr", head.address, "--master-port", str(head.port + MASTER)),
+        *(("--headless",) if rank else ()),
+    )
+
+
+def _copies(placed: Placed, rank: int) -> tuple[str, ...]:
+    """Return how the copies of the model find each other; each node has as many."""
+    copies, head = placed.profile.data_parallel, placed.head
+    both = ("--data-parallel-size", str(copies), "--data-parallel-rpc-port", str(head.port + DATA_PARALLEL))
+    if len(placed.seats) == 1:
+        return both
+    here = copies // len(placed.seats)
+    return (
+        *both,
+        *("--data-parallel-size-local", str(here), "--data-parallel-address", head.address),
+        *(("--data-parallel-start-rank", str(here * rank), "--headless") if rank else ()),
+    )
+
+
+def _env(placed: Placed, rank: int) -> dict[str, str]:
+    seat = placed.seats[rank]
+    patience = round(placed.profile.start_timeout * LONGEST_START)
+    env = {**OFFLINE, "VLLM_NO_USAGE_STATS": "1", "VLLM_ENGINE_READY_TIMEOUT_S": str(patience)}
+    if len(placed.seats) > 1 and is_ip(seat.address):
+        env["VLLM_HOST_IP"] = seat.address
+    return env | network(placed, seat)
