@@ -20,6 +20,9 @@ from typing import IO, Any
 
 from llmgw import __version__
 from llmgw.adapters.dir_source import DirSource
+from llmgw.adapters.forge_status import ForgeApi, ForgeSettings
+from llmgw.adapters.git_mirror import GitMirror
+from llmgw.adapters.git_remote import Remote
 from llmgw.adapters.git_source import GitSource
 from llmgw.adapters.local_link import LocalLink
 from llmgw.adapters.prometheus import exposition
@@ -29,16 +32,19 @@ from llmgw.agent.main import CannotStart, default_socket
 from llmgw.agent.process import end_with_parent
 from llmgw.app.worker import listening_socket
 from llmgw.base.ids import OwnerId
-from llmgw.catalog.compile import Accepted, Compiler
+from llmgw.catalog.compile import Compiler
 from llmgw.catalog.source import SourceTree
 from llmgw.control.admin import AdminApi
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs, CatalogState, compile_in_thread
+from llmgw.control.commit_status import Statuses
+from llmgw.control.hooks import SourceRoutes
 from llmgw.control.leadership import Leadership
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.sessions import Sessions
 from llmgw.control.status import Control, status
 from llmgw.control.workers import Workers
+from llmgw.plan.result import Plan
 from llmgw.ports.links import Link
 from llmgw.ports.sinks import StoreUnavailable
 from llmgw.ports.trees import TreeSource
@@ -53,6 +59,8 @@ REMOTE_AGENT_SOCKET = "/run/llmgw/agent.sock"
 """Where an agent that root runs listens, on a node that says nothing else."""
 
 
+FIRST_LOOK = 20.0
+"""Seconds that a start waits for the source, if it has a revision that was good before."""
 KEEP_AGAIN = 10.0
 """Seconds until the last good revision is written again, after the store could not take it."""
 WORKER_MODULE = "llmgw.app.worker"
@@ -73,6 +81,14 @@ class ServerSettings:
     drain: float
     log_level: str
     ephemeral: bool = False
+    remote: Remote | None = None
+    """The repository to mirror; `cluster` is not looked at then."""
+    path: str = ""
+    """Of the cluster directory inside the repository that `cluster` is."""
+    hook_secret: str | None = None
+    """Name of the secret by which webhooks are known."""
+    forge: ForgeSettings | None = None
+    """Where commit statuses are shown, if anywhere."""
 
 
 def default_state_dir() -> Path:
@@ -104,9 +120,7 @@ class _Server:
         url = settings.store or f"sqlite:///{settings.state_dir / 'store.sqlite'}"
         self._store = SqlStore(url)
         rng = random.Random(os.urandom(16))
-        self._source: TreeSource = (
-            DirSource(settings.cluster) if settings.worktree else GitSource(settings.cluster, self._clock)
-        )
+        self._source = _source(settings, self._clock)
         compiler = Compiler()  # reads again only the files that changed
         self._catalogs = Catalogs(
             self._source,
@@ -143,7 +157,11 @@ class _Server:
             exposition(self._status),
             self._sessions.logs,
             compile_in_thread,
+            SourceRoutes(self._catalogs.hint, self._catalogs.permit, self._hook_secret, self._clock).routes(),
         )
+        self._statuses: Statuses | None = None
+        if settings.forge is not None:
+            self._statuses = Statuses(ForgeApi(settings.forge, _secret, self._clock), self._commits, self._clock)
         self._tasks = Supervisor("server")
 
     async def run(self) -> None:
@@ -164,6 +182,8 @@ class _Server:
             self._tasks.loop("nodes", self._keep_nodes())
             self._tasks.loop("leadership", self._leadership.run())
             self._tasks.loop("reconcile", self._reconciler.run())
+            if self._statuses is not None:
+                self._tasks.loop("commit statuses", self._statuses.run())
             self._reconciler.wake()
             self._announce()
             await first_of(stopping.wait(), self._tasks.failure(), self._sessions.failure(), self._workers.failure())
@@ -201,35 +221,32 @@ class _Server:
             raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
 
     async def _first_catalog(self) -> None:
-        """Have a catalog before anything listens: the newest valid one, or the last that was good before."""
-        await self._catalogs.look()
-        state = self._catalogs.state.value
-        if state.catalog is not None:
-            return
+        """Have a catalog before anything listens: the newest valid one, or the last that was good before.
+
+        That one is looked at first, since its rules say what may come after it.
+        """
         try:
             last = await self._store.last_tree()
         except StoreUnavailable as error:
             raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
-        outcome = await compile_in_thread(last) if last is not None else None
-        if last is not None and isinstance(outcome, Accepted):
-            log.error("serving the last good revision", extra={"revision": last.revision})
-            self._catalogs.state.set(
-                CatalogState(
-                    catalog=outcome.catalog,
-                    tree=last,
-                    accepted_at=self._clock.now(),
-                    rejected=state.rejected,
-                    fetched=state.fetched,
-                    failed=state.failed,
-                )
-            )
+        if last is not None and await self._catalogs.remember(last):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LOOK):
+                    await self._catalogs.look()
+            state = self._catalogs.state.value
+            if state.failed is not None or state.rejected is not None:
+                log.error("serving the last good revision", extra={"revision": last.revision})
+            return
+        await self._catalogs.look()
+        state = self._catalogs.state.value
+        if state.catalog is not None:
             return
         if state.failed is not None:
             raise CannotStart(state.failed.reason)
         assert state.rejected is not None
         lines = "\n".join(f"  {problem}" for problem in state.rejected.problems)
         raise CannotStart(
-            f"{self._settings.cluster} is not a valid cluster directory (`llmgw validate` shows more):\n{lines}"
+            f"{self._source.describe()} is not a valid cluster directory (`llmgw validate` shows more):\n{lines}"
         )
 
     async def _listen(self) -> None:
@@ -305,6 +322,17 @@ class _Server:
             },
         )
 
+    def _notices(self) -> tuple[str, ...]:
+        trouble = self._statuses.trouble if self._statuses is not None else ""
+        return (*self._source.notices(), *([trouble] if trouble else []))
+
+    def _commits(self) -> tuple[CatalogState, Plan | None] | None:
+        """Return what is known of commits; None while another control plane decides, which then speaks of them."""
+        return (self._catalogs.state.value, self._reconciler.last) if self._leadership.epoch is not None else None
+
+    def _hook_secret(self) -> str | None:
+        return _secret(self._settings.hook_secret) if self._settings.hook_secret else None
+
     def _wake(self) -> None:
         self._reconciler.wake()
 
@@ -330,6 +358,7 @@ class _Server:
             epoch=self._leadership.epoch,
             workers=tuple(self._workers.pids),
             alarms=tuple(alarm for alarm in alarms if alarm),
+            notices=self._notices(),
         )
         snapshot = self._reconciler.snapshot()
         return status(control, self._catalogs.state.value, snapshot, self._reconciler.last, self._clock.now())
@@ -342,6 +371,19 @@ class _Server:
             *("--control", str(_workers_socket(self._settings))),
             *("--drain", str(self._settings.drain), "--log-level", self._settings.log_level),
         ]
+
+
+def _source(settings: ServerSettings, clock: SystemClock) -> TreeSource:
+    if settings.remote is not None:
+        return GitMirror(settings.remote, settings.state_dir / "git", clock, _secret)
+    if settings.worktree:
+        return DirSource(settings.cluster, clock)
+    return GitSource(settings.cluster, clock, settings.path)
+
+
+def _secret(name: str) -> str | None:
+    """Return a secret's value."""
+    return os.environ.get(f"LLMGW_SECRET_{name.upper().replace('-', '_')}")
 
 
 @contextlib.contextmanager

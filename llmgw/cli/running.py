@@ -2,9 +2,14 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmgw.agent.main import CannotStart
 from llmgw.cli.outcomes import Failed, WrongUsage
+
+if TYPE_CHECKING:
+    from llmgw.adapters.forge_status import ForgeSettings
+    from llmgw.adapters.git_remote import Remote
 
 
 def address(text: str, option: str) -> tuple[str, int]:
@@ -28,11 +33,17 @@ def serve(
     drain: float,
     log_level: str,
     ephemeral: bool,
+    remote: "Remote | None",
+    path: str,
+    hook_secret: str | None,
+    forge: "ForgeSettings | None",
 ) -> None:
     """Run the control plane."""
     from llmgw.app.logs import configure
     from llmgw.app.server import ServerSettings, default_state_dir, run_server
 
+    if remote is not None and worktree:
+        raise WrongUsage("--git and --worktree exclude each other: a mirror has no files; leave one of them out")
     directory = (state_dir or default_state_dir()).absolute()
     settings = ServerSettings(
         cluster=cluster.absolute(),
@@ -46,6 +57,10 @@ def serve(
         drain=drain,
         log_level=_level(log_level),
         ephemeral=ephemeral,
+        remote=remote,
+        path=path,
+        hook_secret=hook_secret,
+        forge=forge,
     )
     configure("server", log_level)
     try:

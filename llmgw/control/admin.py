@@ -9,7 +9,7 @@ import asyncio
 import base64
 import binascii
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class AdminApi:
         metrics: Callable[[], tuple[bytes, str]],
         logs: AskLogs,
         compiler: Compile,
+        more: Iterable[web.RouteDef] = (),
     ) -> None:
         self._catalogs = catalogs
         self._reconciler = reconciler
@@ -48,6 +49,7 @@ class AdminApi:
         self._metrics = metrics
         self._logs = logs
         self._compile = compiler
+        self._more = tuple(more)
         self._runner: web.AppRunner | None = None
         self._socket: Path | None = None
 
@@ -59,6 +61,7 @@ class AdminApi:
         app.router.add_get("/v1/status", self._get_status)
         app.router.add_post("/v1/plan", self._post_plan)
         app.router.add_get("/v1/logs", self._get_logs)
+        app.router.add_routes(self._more)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
         await self._runner.setup()
         await _clear(socket)
