@@ -1,7 +1,8 @@
 """Reads a cluster directory's files as they lie on the disk: for the commands, and for `llmgw server --worktree`.
 
 The revision is a digest of the contents. A tree that is being written (a checkout, an editor) is taken only when two looks
-in a row found the same.
+in a row found the same, and not at all while git is at work there: what lies there then is what nobody means. Events of the
+file system only say when to look; every `SCAN` seconds all files are read whether any came or not.
 """
 
 import asyncio
@@ -9,10 +10,19 @@ import hashlib
 import os
 from pathlib import Path
 
+from llmgw.adapters.dir_watch import DirWatch
+from llmgw.adapters.git_busy import git_at_work, stale_lock
 from llmgw.base.ids import Revision
+from llmgw.base.time import Clock, Instant, later
 from llmgw.catalog.source import Source, SourceFailed, SourceTree
+from llmgw.ports.trees import Passed
+from llmgw.spec.cluster import SourceRules
 
 SUFFIXES = (".yaml", ".yml")
+SCAN = 30.0
+"""Seconds between two readings of all files when nothing seems to have changed."""
+SAY_BUSY = 30.0
+"""Seconds after which a person is told that git holds things up."""
 
 
 def read_directory(directory: Path) -> Source:
@@ -26,7 +36,7 @@ def read_directory(directory: Path) -> Source:
             directories[:] = sorted(name for name in directories if not name.startswith("."))
             for name in sorted(names):
                 path = Path(root) / name
-                shown = path.relative_to(directory).as_posix().encode("utf-8", "backslashreplace").decode()
+                shown = os.fsencode(path.relative_to(directory)).decode("utf-8", "backslashreplace")
                 if not name.lower().endswith(SUFFIXES):
                     continue
                 if path.is_symlink():
@@ -56,19 +66,75 @@ def _digest(files: dict[str, bytes], refused: dict[str, str]) -> str:
 class DirSource:
     """A `TreeSource` over the files of one directory."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, clock: Clock, watch: DirWatch | None = None) -> None:
         self._directory = directory
+        self._clock = clock
+        self._watch = watch or DirWatch(directory, clock)
         self._current: Source | None = None
         self._candidate: Source | None = None
+        self._scan_at = Instant(0.0)
+        self._busy_since: Instant | None = None
+        self._busy = ""
 
     def describe(self) -> str:
         """Say which place this is."""
         return f"{self._directory} (its files)"
 
+    def hint(self) -> None:
+        """Read the files at the next look."""
+        self._scan_at = Instant(0.0)
+
+    def notices(self) -> tuple[str, ...]:
+        """Return why events do not come, and what git does that is waited for."""
+        said = [f"the files are polled: {self._watch.trouble}"] if self._watch.trouble else []
+        now = self._clock.now()
+        if self._busy_since is not None and now - self._busy_since >= SAY_BUSY:
+            said.append(
+                f"the files are left alone for {now - self._busy_since:.0f} s while git is at work: {self._busy}"
+            )
+        lock = stale_lock(self._directory, now)
+        if lock is not None:
+            said.append(f"{lock} was left over by a git that crashed; if none runs, remove it")
+        return tuple(said)
+
     async def current(self) -> Source:
         """Return the newest tree that two looks in a row agreed on, or why there is none."""
-        found = await asyncio.to_thread(read_directory, self._directory)
+        return await asyncio.to_thread(self._look)
+
+    async def vet(self, revision: Revision, since: Revision | None, rules: SourceRules) -> Passed | SourceFailed:  # noqa: ARG002 - the port's
+        """Take whatever lies there: whoever asked for files instead of commits has no signatures and no history."""
+        return Passed()
+
+    async def pin(self, revision: Revision) -> None:
+        """Do nothing: files have no earlier revisions."""
+
+    def close(self) -> None:
+        """End watching."""
+        self._watch.close()
+
+    def _look(self) -> Source:
+        now = self._clock.now()
+        changed = self._watch.look()
+        settled = self._current is not None and self._candidate == self._current
+        if self._current is not None and settled and not changed and now < self._scan_at:
+            return self._current
+        busy = git_at_work(self._directory, now) if self._current is not None else ""
+        if busy:
+            self._hold(busy, now)
+            assert self._current is not None
+            return self._current
+        self._busy_since = None
+        found = read_directory(self._directory)
+        took = self._clock.now() - now
+        # polled, a big directory is read less often, so that reading it takes a tenth of the time at most
+        self._scan_at = later(now, took * 10 if changed is None else SCAN)
         if self._current is None or (found == self._candidate and found != self._current):
             self._current = found
         self._candidate = found
         return self._current
+
+    def _hold(self, busy: str, now: Instant) -> None:
+        self._busy = busy
+        self._candidate = None
+        if self._busy_since is None:
+            self._busy_since = now

@@ -1,33 +1,36 @@
 """Follows the HEAD of the git repository that a directory is in, reading blobs; never an index, never a work tree.
 
-A developer's tree is half written while a merge, a rebase or a pre-commit hook runs; a commit never is. `git` runs as a
-subprocess with a fixed environment and a time limit, and only when the files that name HEAD have changed: an idle look
+A developer's tree is half written while a merge, a rebase or a pre-commit hook runs; a commit never is. The directory may
+also be a bare repository, to which others push. `git` runs only when the files that name HEAD have changed: an idle look
 costs a few stat calls. Once in `RECHECK` seconds git is asked all the same, since ref storage has more forms than are
-watched here. GitPython is not used: it says of itself that it does not suit long-running processes.
+watched here. Nothing is ever written there: it is somebody's repository.
 """
 
-import asyncio
 import os
-import signal
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmgw.adapters.git_command import Git, GitFailed, git_environment
+from llmgw.adapters.git_history import vet
+from llmgw.adapters.git_objects import read_commit
 from llmgw.base.ids import Revision
 from llmgw.base.time import Clock, Instant
-from llmgw.catalog.source import Source, SourceFailed, SourceTree
+from llmgw.catalog.source import Source, SourceFailed, SourceTree, Trouble
+from llmgw.ports.trees import Passed
+from llmgw.spec.cluster import SourceRules
 
-LIMIT = 20.0
-"""Seconds for one git command; its process group is killed then."""
 RECHECK = 30.0
 RETRY = 2.0
 """Seconds between two asks of git when nothing seems to have changed, and after it could not answer."""
-SUFFIXES = (b".yaml", b".yml")
-_KINDS = {b"120000": "symlink", b"160000": "submodule"}
 
 
-class GitFailed(Exception):
-    """A git command failed; the message is one line that says what to do."""
+class _Nothing(Exception):
+    """There is no commit to read."""
+
+    def __init__(self, reason: str, trouble: Trouble) -> None:
+        super().__init__(reason)
+        self.trouble = trouble
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,19 +43,37 @@ class _Place:
 
 
 class GitSource:
-    """A `TreeSource` over one directory."""
+    """A `TreeSource` over one directory; `path` leads from there to the cluster directory, as a bare repository needs."""
 
-    def __init__(self, directory: Path, clock: Clock) -> None:
+    def __init__(self, directory: Path, clock: Clock, path: str = "") -> None:
         self._directory = directory
+        self._path = path.strip("/")
         self._clock = clock
         self._place: _Place | None = None
         self._signature: object = None
         self._checked = Instant(0.0)
         self._current: Source | None = None
+        self._git = Git(directory, git_environment())
 
     def describe(self) -> str:
         """Say which place this is."""
-        return f"{self._directory} (commits of its git repository)"
+        inside = f", its directory {self._path}" if self._path else ""
+        return f"{self._directory} (commits of its git repository{inside})"
+
+    def hint(self) -> None:
+        """Ask git at the next look."""
+        self._checked = Instant(0.0)
+
+    def notices(self) -> tuple[str, ...]:
+        """Return nothing: a repository that can be read is followed as it should be."""
+        return ()
+
+    async def vet(self, revision: Revision, since: Revision | None, rules: SourceRules) -> Passed | SourceFailed:
+        """Say whether a revision may follow another one."""
+        return await vet(self._git, revision, since, rules, self._clock.now())
+
+    async def pin(self, revision: Revision) -> None:
+        """Do nothing: the repository is not ours to write to; the store keeps what is in force."""
 
     async def current(self) -> Source:
         """Return the tree at HEAD, or why there is none."""
@@ -65,6 +86,8 @@ class GitSource:
             found: Source = await self._read()
         except GitFailed as error:
             found = SourceFailed(str(error))
+        except _Nothing as error:
+            found = SourceFailed(str(error), error.trouble)
         self._signature = self._sign() if self._place is not None and signature is None else signature
         self._checked = now
         if self._current is None or found != self._current:
@@ -91,31 +114,20 @@ class GitSource:
         commit = (await self._head()).decode()
         if isinstance(self._current, SourceTree) and self._current.revision == commit:
             return self._current
-        listing = await self._git("ls-tree", "-rz", "--full-tree", f"{commit}:{self._place.prefix}")
-        blobs: dict[str, str] = {}
-        refused: dict[str, str] = {}
-        for entry in filter(None, listing.split(b"\0")):
-            meta, _, name = entry.partition(b"\t")
-            mode, _, digest = meta.split(b" ")
-            if not name.lower().endswith(SUFFIXES):
-                continue
-            path = name.decode("utf-8", "backslashreplace")
-            if mode in _KINDS:
-                refused[path] = _KINDS[mode]
-            else:
-                blobs[path] = digest.decode()
-        files = await self._blobs(blobs)
-        show = await self._git("show", "-s", "--no-show-signature", "--format=%an%x00%ct%x00%s", commit)
-        author, committed, subject = (*show.decode("utf-8", "replace").rstrip("\n").split("\0"), "", "", "")[:3]
-        seconds = float(committed) if committed.isdigit() else None
-        return SourceTree(Revision(commit), files, refused, subject, author, seconds)
+        return await read_commit(self._git, commit, "/".join(filter(None, (self._place.prefix, self._path))))
 
     async def _find(self) -> _Place:
         if not self._directory.is_dir():
             raise GitFailed(f"there is no directory {self._directory}; create it, or name another one")
         try:
-            answer = await self._git("rev-parse", "--absolute-git-dir", "--git-common-dir", "--show-prefix")
+            answer = await self._git.run("rev-parse", "--absolute-git-dir", "--git-common-dir", "--show-prefix")
         except GitFailed as error:
+            foreign = re.search(r"dubious ownership in repository at '([^']*)'", str(error))
+            if foreign:
+                raise GitFailed(
+                    f"the git repository of {self._directory} belongs to another user, and git does not trust it; run "
+                    f"`git config --global --add safe.directory {foreign[1]}` as the user of this server"
+                ) from error
             if "not a git repository" in str(error):
                 raise GitFailed(
                     f"{self._directory} is not in a git repository; run `git init` there and commit, "
@@ -127,75 +139,22 @@ class GitSource:
 
     async def _head(self) -> bytes:
         try:
-            return (await self._git("rev-parse", "--verify", "--quiet", "HEAD^{commit}")).strip()
+            return (await self._git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}")).strip()
         except GitFailed as error:
-            raise GitFailed(
-                f"the git repository of {self._directory} has no commit yet; commit the cluster directory"
+            if error.code != 1:
+                raise
+            others = await self._git.run("for-each-ref", "--count=5", "--format=%(refname:short)", "refs/heads")
+            if others.strip():
+                names = ", ".join(others.decode(errors="replace").split())
+                raise _Nothing(
+                    f"the branch that HEAD of {self._directory} names is not there; there are: {names}; push it, "
+                    "or point HEAD at another one (`git symbolic-ref HEAD refs/heads/NAME`)",
+                    Trouble.BRANCH_MISSING,
+                ) from error
+            raise _Nothing(
+                f"the git repository of {self._directory} has no commit yet; commit the cluster directory",
+                Trouble.EMPTY,
             ) from error
-
-    async def _blobs(self, digests: dict[str, str]) -> dict[str, bytes]:
-        if not digests:
-            return {}
-        asked = "".join(f"{digest}\n" for digest in digests.values()).encode()
-        answer = memoryview(await self._git("cat-file", "--batch", stdin=asked))
-        files: dict[str, bytes] = {}
-        at = 0
-        for path in digests:
-            head, found, _ = bytes(answer[at : at + 200]).partition(b"\n")
-            fields = head.split(b" ")
-            if not found or len(fields) != 3 or not fields[2].isdigit():
-                raise GitFailed(
-                    f"the git repository of {self._directory} lacks the contents of {path} ({head.decode(errors='replace')}); "
-                    "run `git fsck` there"
-                )
-            size = int(fields[2])
-            at += len(head) + 1
-            files[path] = bytes(answer[at : at + size])
-            at += size + 1
-        return files
-
-    async def _git(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        return await run_git(self._directory, arguments, stdin)
-
-
-async def run_git(directory: Path, arguments: Sequence[str], stdin: bytes = b"") -> bytes:
-    """Run git in a directory and return what it prints. Raises GitFailed, also after `LIMIT` seconds."""
-    try:
-        process = await asyncio.create_subprocess_exec(
-            "git",
-            "--no-pager",
-            "-C",
-            str(directory),
-            *arguments,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=git_environment(),
-            start_new_session=True,
-        )
-    except FileNotFoundError as error:
-        raise GitFailed("git is not installed, or not in PATH; install it (`apt-get install git`)") from error
-    except OSError as error:
-        raise GitFailed(f"git cannot be run: {error.strerror}") from error
-    try:
-        async with asyncio.timeout(LIMIT):
-            out, err = await process.communicate(stdin)
-    except TimeoutError as error:
-        raise GitFailed(f"git {arguments[0]} did not end within {LIMIT:.0f} s in {directory}") from error
-    finally:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    if process.returncode != 0:
-        lines = [line for line in err.decode("utf-8", "replace").splitlines() if line.strip()]
-        raise GitFailed(f"git {arguments[0]} failed in {directory}: {'; '.join(lines)[:500] or 'no message'}")
-    return out
-
-
-def git_environment() -> dict[str, str]:
-    """Return the environment for git: ours without `GIT_*`, which a hook's would point elsewhere; no prompts, no locks."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    return {**kept, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat"}
 
 
 def _bytes(path: Path) -> bytes:

@@ -4,6 +4,8 @@ import logging
 import sys
 import time
 
+from llmgw.base.redact import redact
+
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
 
 
@@ -17,6 +19,10 @@ class FieldFormatter(logging.Formatter):
     def converter(seconds: float | None = None) -> time.struct_time:
         """Return the time in UTC."""
         return time.gmtime(seconds)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, and a traceback below it, without credentials of URLs."""
+        return redact(super().format(record))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the base class's name
         """Return the line."""

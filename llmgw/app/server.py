@@ -6,47 +6,54 @@ touched: they outlive the control plane, and the next one takes them over.
 
 import asyncio
 import contextlib
-import fcntl
-import hashlib
 import logging
 import os
 import random
 import shutil
 import signal
-import socket
 import sys
-import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from stat import S_ISDIR
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from llmgw import __version__
 from llmgw.adapters.dir_source import DirSource
+from llmgw.adapters.forge_status import ForgeApi
+from llmgw.adapters.git_mirror import GitMirror
 from llmgw.adapters.git_source import GitSource
 from llmgw.adapters.local_link import LocalLink
 from llmgw.adapters.prometheus import exposition
 from llmgw.adapters.secrets import Secrets
 from llmgw.adapters.sql_store import SqlStore
-from llmgw.agent import procfs
 from llmgw.agent.lineage import end_with_parent
 from llmgw.agent.main import ROOTS_SOCKET, CannotStart, default_socket
-from llmgw.agent.server import LONGEST_SOCKET_PATH
-from llmgw.app.worker import listening_socket
+from llmgw.app.places import (
+    WORKER_MODULE,
+    ServerSettings,
+    held_state_dir,
+    is_loopback,
+    left_workers,
+    reserved_port,
+    tunnels_dir,
+    url_host,
+    why,
+    workers_socket,
+)
 from llmgw.base.ids import OwnerId
-from llmgw.catalog.compile import Accepted, Compiler
+from llmgw.catalog.compile import Compiler
 from llmgw.catalog.source import SourceTree
 from llmgw.control.acts import Acts
 from llmgw.control.admin import AdminApi
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs, CatalogState, compile_in_thread
+from llmgw.control.commit_status import Statuses
+from llmgw.control.hooks import SourceRoutes
 from llmgw.control.leadership import Leadership
 from llmgw.control.operator import OperatorApi
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.sessions import SILENCE, Sessions, silence_limit
 from llmgw.control.status import Control, status
 from llmgw.control.workers import Workers
+from llmgw.plan.result import Plan
 from llmgw.ports.links import Link
 from llmgw.ports.sinks import StoreUnavailable
 from llmgw.ports.trees import TreeSource
@@ -59,40 +66,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FIRST_LOOK = 20.0
+"""Seconds that a start waits for the source, if it has a revision that was good before."""
 KEEP_AGAIN = 10.0
 """Seconds until the last good revision is written again, after the store could not take it."""
-WORKER_MODULE = "llmgw.app.worker"
-
-
-@dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """What the command line says."""
-
-    cluster: Path
-    worktree: bool
-    listen: tuple[str, int]
-    admin_listen: tuple[str, int] | None
-    admin_socket: Path
-    state_dir: Path
-    store: str | None
-    workers: int
-    drain: float
-    log_level: str
-    ephemeral: bool = False
-    secrets_dir: Path | None = None
-
-
-def default_state_dir() -> Path:
-    """Return where a control plane of this user keeps its state."""
-    if os.geteuid() == 0:
-        return Path("/var/lib/llmgw/server")
-    state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local/state") / "llmgw/server"
 
 
 def run_server(settings: ServerSettings) -> None:
     """Run until SIGTERM or SIGINT. Raises CannotStart."""
-    with _state_dir(settings), _reserved_port(settings) as port:
+    with held_state_dir(settings), reserved_port(settings) as port:
         try:
             server = _Server(settings, port)
         except StoreUnavailable as error:
@@ -114,9 +96,7 @@ class _Server:
         self._rng = rng
         self._secrets = Secrets(os.environ, settings.secrets_dir)
         self._ways: SshWays | None = None
-        self._source: TreeSource = (
-            DirSource(settings.cluster) if settings.worktree else GitSource(settings.cluster, self._clock)
-        )
+        self._source = _source(settings, self._clock, self._secrets.get)
         compiler = Compiler()  # reads again only the files that changed
         self._catalogs = Catalogs(
             self._source,
@@ -142,6 +122,10 @@ class _Server:
             self._clock,
         )
         self._admin = self._admin_api()
+        self._statuses: Statuses | None = None
+        if settings.forge is not None:
+            forge = ForgeApi(settings.forge, self._secrets.get, self._clock)
+            self._statuses = Statuses(forge, self._commits, self._clock)
         self._tasks = Supervisor("server")
 
     def _gateway_workers(self) -> Workers:
@@ -149,10 +133,10 @@ class _Server:
         return Workers(
             command=self._worker_command(),
             wanted=settings.workers,
-            socket=_workers_socket(settings),
+            socket=workers_socket(settings),
             clock=self._clock,
             changed=self._wake,
-            survivors=lambda: _left_workers(settings),
+            survivors=lambda: left_workers(settings),
         )
 
     def _admin_api(self) -> AdminApi:
@@ -172,6 +156,7 @@ class _Server:
             self._sessions.logs,
             compile_in_thread,
             operator,
+            SourceRoutes(self._catalogs.hint, self._catalogs.permit, self._hook_secret, self._clock).routes(),
         )
 
     async def run(self) -> None:
@@ -193,6 +178,8 @@ class _Server:
             self._tasks.loop("acts", self._acts.run())
             self._tasks.loop("leadership", self._leadership.run())
             self._tasks.loop("reconcile", self._reconciler.run())
+            if self._statuses is not None:
+                self._tasks.loop("commit statuses", self._statuses.run())
             self._reconciler.wake()
             self._announce()
             await first_of(stopping.wait(), self._tasks.failure(), self._sessions.failure(), self._workers.failure())
@@ -231,35 +218,32 @@ class _Server:
             raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
 
     async def _first_catalog(self) -> None:
-        """Have a catalog before anything listens: the newest valid one, or the last that was good before."""
-        await self._catalogs.look()
-        state = self._catalogs.state.value
-        if state.catalog is not None:
-            return
+        """Have a catalog before anything listens: the newest valid one, or the last that was good before.
+
+        That one is looked at first, since its rules say what may come after it.
+        """
         try:
             last = await self._store.last_tree()
         except StoreUnavailable as error:
             raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
-        outcome = await compile_in_thread(last) if last is not None else None
-        if last is not None and isinstance(outcome, Accepted):
-            log.error("serving the last good revision", extra={"revision": last.revision})
-            self._catalogs.state.set(
-                CatalogState(
-                    catalog=outcome.catalog,
-                    tree=last,
-                    accepted_at=self._clock.now(),
-                    rejected=state.rejected,
-                    fetched=state.fetched,
-                    failed=state.failed,
-                )
-            )
+        if last is not None and await self._catalogs.remember(last):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_LOOK):
+                    await self._catalogs.look()
+            state = self._catalogs.state.value
+            if state.failed is not None or state.rejected is not None:
+                log.error("serving the last good revision", extra={"revision": last.revision})
+            return
+        await self._catalogs.look()
+        state = self._catalogs.state.value
+        if state.catalog is not None:
             return
         if state.failed is not None:
             raise CannotStart(state.failed.reason)
         assert state.rejected is not None
         lines = "\n".join(f"  {problem}" for problem in state.rejected.problems)
         raise CannotStart(
-            f"{self._settings.cluster} is not a valid cluster directory (`llmgw validate` shows more):\n{lines}"
+            f"{self._source.describe()} is not a valid cluster directory (`llmgw validate` shows more):\n{lines}"
         )
 
     async def _listen(self) -> None:
@@ -268,7 +252,7 @@ class _Server:
         except OSError as error:
             where = ":".join(str(part) for part in self._settings.admin_listen or ())
             raise CannotStart(
-                f"cannot listen on {self._settings.admin_socket}{' or ' + where if where else ''}: {_why(error)}; "
+                f"cannot listen on {self._settings.admin_socket}{' or ' + where if where else ''}: {why(error)}; "
                 "choose another place with --admin-socket or --admin-listen"
             ) from error
         await self._workers.start()
@@ -321,19 +305,30 @@ class _Server:
         state = self._catalogs.state.value
         assert state.catalog is not None
         for option, address in (("--listen", self._settings.listen), ("--admin-listen", self._settings.admin_listen)):
-            if address is not None and not _is_loopback(address[0]):
+            if address is not None and not is_loopback(address[0]):
                 log.warning(
                     "anybody who reaches this address may use it: there are no keys yet", extra={option: address[0]}
                 )
         log.info(
             "serving",
             extra={
-                "openai": f"http://{_host(host)}:{self._port}/v1",
+                "openai": f"http://{url_host(host)}:{self._port}/v1",
                 "admin": self._settings.admin_socket,
                 "cluster": state.catalog.cluster.name,
                 "source": self._source.describe(),
             },
         )
+
+    def _notices(self) -> tuple[str, ...]:
+        trouble = self._statuses.trouble if self._statuses is not None else ""
+        return (*self._source.notices(), *([trouble] if trouble else []))
+
+    def _commits(self) -> tuple[CatalogState, Plan | None] | None:
+        """Return what is known of commits; None while another control plane decides, which then speaks of them."""
+        return (self._catalogs.state.value, self._reconciler.last) if self._leadership.epoch is not None else None
+
+    def _hook_secret(self) -> str | None:
+        return self._secrets.get(self._settings.hook_secret) if self._settings.hook_secret else None
 
     def _wake(self) -> None:
         self._reconciler.wake()
@@ -348,7 +343,7 @@ class _Server:
         )
 
         if self._ways is None:
-            directory = _tunnels_dir(self._settings.state_dir, LONGEST_NAME)
+            directory = tunnels_dir(self._settings.state_dir, LONGEST_NAME)
             self._ways = SshWays.prepare(directory, str(ROOTS_SOCKET), shutil.which("ssh"), self._secrets)
         return SshLink(self._ways, node.name, random.Random(self._rng.random()))
 
@@ -363,12 +358,13 @@ class _Server:
             version=__version__,
             pid=os.getpid(),
             source=self._source.describe(),
-            listen=f"http://{_host(host)}:{self._port}/v1",
+            listen=f"http://{url_host(host)}:{self._port}/v1",
             admin_socket=str(self._settings.admin_socket),
             leading=self._leadership.epoch is not None,
             epoch=self._leadership.epoch,
             workers=tuple(self._workers.pids),
             alarms=tuple(alarm for alarm in alarms if alarm),
+            notices=self._notices(),
         )
         snapshot = self._reconciler.snapshot()
         return status(control, self._catalogs.state.value, snapshot, self._reconciler.last, self._clock.now())
@@ -378,114 +374,14 @@ class _Server:
         return [
             *(sys.executable, "-m", WORKER_MODULE),
             *("--host", host, "--port", str(self._port)),
-            *("--control", str(_workers_socket(self._settings))),
+            *("--control", str(workers_socket(self._settings))),
             *("--drain", str(self._settings.drain), "--log-level", self._settings.log_level),
         ]
 
 
-@contextlib.contextmanager
-def _state_dir(settings: ServerSettings) -> Iterator[None]:
-    """Hold the state directory for as long as the server runs."""
-    for path in (settings.admin_socket, _workers_socket(settings)):
-        size = len(str(path).encode())
-        if size > LONGEST_SOCKET_PATH:
-            raise CannotStart(
-                f"socket path {path} has {size} bytes, at most {LONGEST_SOCKET_PATH} will do; "
-                "choose a shorter --state-dir (or --admin-socket)"
-            )
-    lock: IO[str] | None = None
-    try:
-        try:
-            settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-            settings.admin_socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = (settings.state_dir / "lock").open("a+")
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            assert lock is not None
-            lock.seek(0)
-            holder = lock.read().strip() or "?"
-            raise CannotStart(
-                f"another llmgw server (pid {holder}) uses {settings.state_dir}; stop it, or give this one another --state-dir"
-            ) from error
-        except OSError as error:
-            raise CannotStart(
-                f"cannot write {settings.state_dir}: {_why(error)}; choose another place with --state-dir"
-            ) from error
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield
-    finally:
-        if lock is not None:
-            lock.close()
-
-
-@contextlib.contextmanager
-def _reserved_port(settings: ServerSettings) -> Iterator[int]:
-    """Hold the gateway's address without listening, so that a second server cannot share it unnoticed.
-
-    Workers bind it with `SO_REUSEPORT`; so would another server's, and the kernel would split the traffic silently. So it
-    must first be free for a plain bind, or held by workers that an earlier control plane of this state directory left.
-    """
-    host, port = settings.listen
-    try:
-        if port and not set(procfs.listeners(port)) & set(_left_workers(settings)):
-            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((host, port))
-        held = listening_socket(host, port)
-    except (OSError, OverflowError) as error:
-        holders = ", ".join(f"pid {pid} ({procfs.command_of(pid)})" for pid in procfs.listeners(port))
-        by = f"; it is held by {holders}" if holders else ""
-        raise CannotStart(
-            f"cannot listen on {host}:{port}: {_why(error)}{by}; choose another address with --listen"
-        ) from error
-    with held:
-        yield held.getsockname()[1]
-
-
-def _left_workers(settings: ServerSettings) -> list[int]:
-    """Return the workers that earlier control planes of this state directory, which is locked, have left running."""
-    mark = ["--control", str(_workers_socket(settings))]
-    found = []
-    for stat in procfs.processes():
-        arguments = procfs.arguments_of(stat.pid) if stat.state not in ("Z", "X") else []
-        if WORKER_MODULE in arguments and mark == arguments[arguments.index("--control") :][:2]:
-            found.append(stat.pid)
-    return found
-
-
-def _tunnels_dir(state_dir: Path, below: int) -> Path:
-    """Return where the sockets of tunnels lie: in the state directory, or below /tmp if their paths would be too long there.
-
-    There the directory is named after the state directory, and must be this user's alone. Raises CannotStart.
-    """
-    inside = state_dir / "tunnels"
-    if len(str(inside).encode()) + below <= LONGEST_SOCKET_PATH and ":" not in str(inside):
-        return inside
-    name = hashlib.sha256(str(state_dir).encode()).hexdigest()[:16]
-    short = Path(tempfile.gettempdir()) / f"llmgw-{os.geteuid()}-{name}"
-    short.mkdir(mode=0o700, exist_ok=True)
-    found = short.lstat()
-    if not S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise CannotStart(f"{short} is not this user's alone; remove it, or choose a shorter --state-dir")
-    return short
-
-
-def _workers_socket(settings: ServerSettings) -> Path:
-    return settings.state_dir / "workers.sock"
-
-
-def _host(host: str) -> str:
-    """Return the host as a URL takes it; every address is shown as loopback, which is one of them."""
-    if host in ("0.0.0.0", "::", ""):
-        return "127.0.0.1"
-    return f"[{host}]" if ":" in host else host
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or host.startswith("127.") or host == "::1"
-
-
-def _why(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+def _source(settings: ServerSettings, clock: SystemClock, secret: Callable[[str], str | None]) -> TreeSource:
+    if settings.remote is not None:
+        return GitMirror(settings.remote, settings.state_dir / "git", clock, secret)
+    if settings.worktree:
+        return DirSource(settings.cluster, clock)
+    return GitSource(settings.cluster, clock, settings.path)

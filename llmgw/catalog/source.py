@@ -5,6 +5,7 @@ A source that failed is a variant of its own: it is never an empty tree.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from llmgw.base.ids import Revision
 
@@ -24,11 +25,26 @@ class SourceTree:
     """Unix time of the commit."""
 
 
+class Trouble(StrEnum):
+    """Why nothing new is taken from a source. Each is another errand for a person."""
+
+    UNREACHABLE = "unreachable"
+    """It could not be read: the network, rights, damage."""
+    BRANCH_MISSING = "branch missing"
+    EMPTY = "empty repository"
+    """There is no commit at all."""
+    REWRITTEN = "history rewritten"
+    """The branch no longer contains the revision in force."""
+    UNVERIFIED = "not verified"
+    """A signature that `source.verify` asks for is missing or not trusted."""
+
+
 @dataclass(frozen=True, slots=True)
 class SourceFailed:
     """The source could not be read; the reason says what to do. Nothing is known of what it holds."""
 
     reason: str
+    trouble: Trouble = Trouble.UNREACHABLE
 
 
 Source = SourceTree | SourceFailed

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from llmgw.adapters.git_source import git_environment
+from llmgw.adapters.git_command import git_environment
 from llmgw.cli.client import ask
 from llmgw.cli.outcomes import Failed
 from llmgw.cli.running import address

@@ -93,7 +93,7 @@ def judge(here: Here) -> list[Finding]:
 
 def look(directory: Path, listen: tuple[str, int], state_dir: Path | None, server: str) -> Here:
     """Return what this machine has."""
-    from llmgw.app.server import default_state_dir
+    from llmgw.app.places import default_state_dir
 
     place = (state_dir or default_state_dir()).absolute()
     catalog, catalog_trouble, by_ssh = "", "", False

@@ -71,9 +71,53 @@ def server(
         float, typer.Option(min=0, envvar="LLMGW_DRAIN", help="Seconds that streams may take to finish at a stop.")
     ] = 30.0,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="End with the parent process.")] = False,
+    git: Annotated[
+        str | None,
+        typer.Option("--git", envvar="LLMGW_GIT", metavar="URL", help="Follow this repository instead of DIR."),
+    ] = None,
+    branch: Annotated[str, typer.Option(envvar="LLMGW_BRANCH", help="Its branch.")] = "main",
+    path: Annotated[
+        str,
+        typer.Option(envvar="LLMGW_PATH", help="The cluster directory inside the repository.", show_default="its top"),
+    ] = "",
+    git_secret: Annotated[
+        str | None,
+        typer.Option(
+            envvar="LLMGW_GIT_SECRET", metavar="NAME", help="Secret: a token for https, a private key for ssh."
+        ),
+    ] = None,
+    git_user: Annotated[str, typer.Option(envvar="LLMGW_GIT_USER", help="User that goes with it for https.")] = "git",
+    git_known_hosts: Annotated[
+        Path | None, typer.Option(envvar="LLMGW_GIT_KNOWN_HOSTS", help="Host keys for ssh, as ssh-keyscan prints them.")
+    ] = None,
+    git_ca: Annotated[
+        Path | None,
+        typer.Option("--git-ca", envvar="LLMGW_GIT_CA", help="Certificates that https trusts instead of the system's."),
+    ] = None,
+    git_allow_file: Annotated[
+        bool, typer.Option("--git-allow-file", help="Let --git be a file:// URL of this machine.")
+    ] = False,
+    hook_secret: Annotated[
+        str | None,
+        typer.Option(envvar="LLMGW_HOOK_SECRET", metavar="NAME", help="Secret by which webhooks on /hooks/ are known."),
+    ] = None,
+    forge: Annotated[
+        str | None, typer.Option(envvar="LLMGW_FORGE", help="Show commit statuses on github, gitlab or gitea.")
+    ] = None,
+    forge_api: Annotated[
+        str, typer.Option(envvar="LLMGW_FORGE_API", metavar="URL", help="Its API.", show_default="the public one's")
+    ] = "",
+    forge_repository: Annotated[
+        str, typer.Option(envvar="LLMGW_FORGE_REPOSITORY", metavar="OWNER/NAME", help="The repository there.")
+    ] = "",
+    forge_secret: Annotated[
+        str,
+        typer.Option(envvar="LLMGW_FORGE_SECRET", metavar="NAME", help="Secret with a token that may set statuses."),
+    ] = "",
     log_level: LogLevel = "info",
 ) -> None:
     """Run the control plane and its gateway, following a cluster directory."""
+    from llmgw.cli.following import forge_of, remote_of
     from llmgw.cli.running import serve
 
     serve(
@@ -89,7 +133,22 @@ def server(
         drain=drain,
         log_level=log_level,
         ephemeral=ephemeral,
+        remote=remote_of(git, branch, path, git_secret, git_user, git_known_hosts, git_ca, allow_file=git_allow_file),
+        path=path,
+        hook_secret=hook_secret,
+        forge=forge_of(forge, forge_api, forge_repository, forge_secret),
     )
+
+
+@app.command()
+def accept(
+    revision: Annotated[str, typer.Argument(help="The revision that is held, as `llmgw status` names it.")],
+    server: Server = "",
+) -> None:
+    """Take a revision that is held: its history was rewritten, or its signature is not trusted."""
+    from llmgw.cli.following import accept_revision
+
+    accept_revision(revision, server)
 
 
 @app.command()
@@ -147,11 +206,35 @@ def validate(
 @app.command()
 def init(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to put it; made if it is not there.")],
+    bare: Annotated[
+        bool, typer.Option("--bare", help="Make a bare repository to push to instead, which refuses what is not valid.")
+    ] = False,
+    branch: Annotated[str, typer.Option(help="With --bare: the branch that is followed.")] = "main",
+    path: Annotated[str, typer.Option(help="With --bare: the cluster directory inside the repository.")] = "",
 ) -> None:
     """Write a starter cluster directory: a model for this machine's CPU, schemas for editors, checks for git and CI."""
+    if bare:
+        from llmgw.cli.hooks import make_bare
+
+        make_bare(directory, branch, path)
+        return
     from llmgw.cli.starter import write_starter
 
     write_starter(directory)
+
+
+@app.command()
+def hook(
+    name: Annotated[str, typer.Argument(metavar="HOOK", help="pre-receive")],
+    branch: Annotated[
+        str | None, typer.Option(help="The branch that is checked.", show_default="the one that HEAD names")
+    ] = None,
+    path: Annotated[str, typer.Option(help="The cluster directory inside the repository.")] = "",
+) -> None:
+    """Check a push in a git hook of a bare repository, before it lands; its lines are read from standard input."""
+    from llmgw.cli.hooks import run_hook
+
+    run_hook(name, branch, path)
 
 
 @app.command("set")

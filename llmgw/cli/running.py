@@ -2,9 +2,14 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmgw.agent.main import CannotStart
 from llmgw.cli.outcomes import Failed, WrongUsage
+
+if TYPE_CHECKING:
+    from llmgw.adapters.forge_status import ForgeSettings
+    from llmgw.adapters.git_remote import Remote
 
 
 def address(text: str, option: str) -> tuple[str, int]:
@@ -29,13 +34,20 @@ def serve(
     log_level: str,
     ephemeral: bool,
     secrets_dir: Path | None = None,
+    remote: "Remote | None",
+    path: str,
+    hook_secret: str | None,
+    forge: "ForgeSettings | None",
 ) -> None:
     """Run the control plane."""
     from llmgw.app.logs import configure
-    from llmgw.app.server import ServerSettings, default_state_dir, run_server
+    from llmgw.app.places import ServerSettings, default_state_dir
+    from llmgw.app.server import run_server
 
     if secrets_dir is not None and not secrets_dir.is_dir():
         raise Failed(f"there is no directory {secrets_dir}; create it (mode 0700), or name another with --secrets-dir")
+    if remote is not None and worktree:
+        raise WrongUsage("--git and --worktree exclude each other: a mirror has no files; leave one of them out")
     directory = (state_dir or default_state_dir()).absolute()
     settings = ServerSettings(
         cluster=cluster.absolute(),
@@ -50,6 +62,10 @@ def serve(
         log_level=_level(log_level),
         ephemeral=ephemeral,
         secrets_dir=secrets_dir.absolute() if secrets_dir else None,
+        remote=remote,
+        path=path,
+        hook_secret=hook_secret,
+        forge=forge,
     )
     configure("server", log_level)
     try:

@@ -13,7 +13,7 @@ import subprocess
 from pathlib import Path
 
 from llmgw import __version__
-from llmgw.adapters.git_source import git_environment
+from llmgw.adapters.git_command import git_environment
 from llmgw.catalog.compile import is_object_file
 from llmgw.cli.outcomes import Failed
 from llmgw.spec.schema import schema_files

@@ -45,7 +45,8 @@ def _troubles(shown: dict[str, Any]) -> list[str]:
         said.append(f"! revision {refused['revision'][:10]} is refused; {_short(source['in_force'])} stays in force:")
         said += [f"    {problem['text']}" for problem in refused["problems"]]
     if source["failed"]:
-        said.append(f"! the source cannot be read: {source['failed']}")
+        said.append(f"! source: {source['state']}: {source['failed']}; {_short(source['in_force'])} stays in force")
+    said += [f"! source: {notice}" for notice in source["notices"]]
     of_nodes = []
     for node in shown["nodes"]:
         if node["state"] != "reporting":
@@ -68,10 +69,11 @@ def _head(shown: dict[str, Any]) -> list[str]:
     models = len(shown["models"])
     leading = f"leading, epoch {control['epoch']}" if control["leading"] else "not leading"
     since = f" for {age(source['age'])}" if source["age"] is not None else ""
+    signed = f", verified: {source['verified_by']}" if source["verified_by"] else ""
     subject = f" ({source['subject']})" if source["subject"] else ""
     return [
         f"llmgw {control['version']} at {control['listen']}, {leading}, {len(control['workers'])} worker(s)",
-        f"revision {_short(source['in_force'])}{subject} in force{since}, from {source['place']}",
+        f"revision {_short(source['in_force'])}{subject} in force{since}{signed}, from {source['place']}",
         f"{ready} of {wanted} replicas ready, {models} model(s), {reporting} of {len(shown['nodes'])} node(s) answer",
     ]
 

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import binascii
 import errno
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class AdminApi:
         logs: AskLogs,
         compiler: Compile,
         operator: OperatorApi,
+        more: Iterable[web.RouteDef] = (),
     ) -> None:
         self._catalogs = catalogs
         self._reconciler = reconciler
@@ -57,6 +58,7 @@ class AdminApi:
         self._logs = logs
         self._compile = compiler
         self._operator = operator
+        self._more = tuple(more)
         self._runner: web.AppRunner | None = None
         self._socket: Path | None = None
 
@@ -69,6 +71,7 @@ class AdminApi:
         app.router.add_post("/v1/plan", self._post_plan)
         app.router.add_get("/v1/logs", self._get_logs)
         self._operator.add_to(app)
+        app.router.add_routes(self._more)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
         await self._runner.setup()
         await _clear(socket)

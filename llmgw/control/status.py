@@ -30,6 +30,8 @@ class Control:
     epoch: int | None
     workers: tuple[int, ...]
     alarms: tuple[str, ...]
+    notices: tuple[str, ...] = ()
+    """What a person should know of how the source is followed."""
 
 
 def status(
@@ -51,7 +53,7 @@ def status(
             "alarms": list(control.alarms),
         },
         "overview": overview(snapshot, last) if snapshot is not None else None,
-        "source": _source(control.source, state, last, now),
+        "source": {**_source(control.source, state, last, now), "notices": list(control.notices)},
         "nodes": [_node(name, view, snapshot) for name, view in sorted(snapshot.nodes.items())] if snapshot else [],
         "models": _models(snapshot, replicas, last) if snapshot else [],
         "replicas": [_replica(one, snapshot, now) for one in replicas] if snapshot else [],
@@ -73,6 +75,8 @@ def _source(place: str, state: CatalogState, last: Plan | None, now: float) -> d
         "age": now - state.accepted_at if state.accepted_at is not None else None,
         "planned": last.based_on if last is not None else None,
         "refused": _refused(state),
+        "state": state.failed.trouble.value if state.failed else ("invalid" if state.rejected else "valid"),
+        "verified_by": state.verified_by or None,
         "failed": state.failed.reason if state.failed else None,
         "warnings": [_problem(one) for one in state.warnings],
     }

@@ -1,6 +1,9 @@
 """A place that has a cluster directory, in memory."""
 
+from llmgw.base.ids import Revision
 from llmgw.catalog.source import Source, SourceFailed, SourceTree
+from llmgw.ports.trees import Passed
+from llmgw.spec.cluster import SourceRules
 
 
 class FakeSource:
@@ -8,6 +11,10 @@ class FakeSource:
 
     def __init__(self, newest: Source | None = None) -> None:
         self._newest: Source = newest or SourceFailed("nothing was pushed yet")
+        self.verdict: Passed | SourceFailed = Passed()
+        self.vetted: list[tuple[Revision, Revision | None, SourceRules]] = []
+        self.pinned: list[Revision] = []
+        self.hints = 0
 
     def push(self, tree: SourceTree) -> None:
         """Make this the newest tree."""
@@ -24,3 +31,20 @@ class FakeSource:
     def describe(self) -> str:
         """Say which place this is."""
         return "memory"
+
+    async def vet(self, revision: Revision, since: Revision | None, rules: SourceRules) -> Passed | SourceFailed:
+        """Say what the test wants said."""
+        self.vetted.append((revision, since, rules))
+        return self.verdict
+
+    async def pin(self, revision: Revision) -> None:
+        """Note it."""
+        self.pinned.append(revision)
+
+    def hint(self) -> None:
+        """Count it."""
+        self.hints += 1
+
+    def notices(self) -> tuple[str, ...]:
+        """Return nothing."""
+        return ()

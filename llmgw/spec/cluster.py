@@ -2,7 +2,8 @@
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
 
 from llmgw.spec.common import (
     API_VERSION,
@@ -27,37 +28,61 @@ from llmgw.spec.common import (
 )
 from llmgw.spec.router import Router
 
+Fingerprint = Annotated[str, StringConstraints(pattern=r"^([0-9A-Fa-f]{40}|[0-9A-Fa-f]{64})$")]
+
 
 class Verify(SpecModel):
-    """Which commits are trusted."""
+    """Which commits are trusted. The rules in force judge the next commit; the first of all is judged by its own."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "if": {"properties": {"mode": {"enum": ["head", "range"]}}, "required": ["mode"]},
+            "then": {
+                "anyOf": [
+                    {"required": [field], "properties": {field: {"minItems": 1}}}
+                    for field in ("ssh_signers", "gpg_fingerprints")
+                ]
+            },
+        }
+    )
 
     mode: Literal["off", "head", "range"] = Field(
         "off",
         description="Check no signature, that of the newest commit, or those of every commit since the one in force.",
-        json_schema_extra=planned(Impact.NONE),
+        json_schema_extra=impact(Impact.NONE),
     )
     ssh_signers: list[Text] = Field(
         default_factory=list,
         description="Allowed SSH signers, a line each as in git's allowed-signers file.",
-        json_schema_extra=planned(Impact.NONE),
+        json_schema_extra=impact(Impact.NONE),
     )
-    gpg_fingerprints: list[Text] = Field(
+    gpg_fingerprints: list[Fingerprint] = Field(
         default_factory=list,
-        description="Fingerprints of allowed GPG keys, in full.",
-        json_schema_extra=planned(Impact.NONE),
+        description="Fingerprints of allowed GPG keys, in full; the keys are in the keyring of the server's user.",
+        json_schema_extra=impact(Impact.NONE),
     )
+
+    @model_validator(mode="after")
+    def _somebody(self) -> "Verify":
+        if self.mode != "off" and not self.ssh_signers and not self.gpg_fingerprints:
+            raise PydanticCustomError(
+                "verify",
+                "`mode: {mode}` needs `ssh_signers` or `gpg_fingerprints`, or no commit will do",
+                {"mode": self.mode},
+            )
+        return self
 
 
 class SourceRules(SpecModel):
     """How the git source is trusted."""
 
     verify: Verify = Field(
-        default_factory=Verify, description="Signatures of commits.", json_schema_extra=planned(Impact.NONE)
+        default_factory=Verify, description="Signatures of commits.", json_schema_extra=impact(Impact.NONE)
     )
     rewrite: Literal["accept", "hold"] = Field(
         "accept",
         description="What to do when the branch's history was rewritten: follow it, or hold until an operator says so.",
-        json_schema_extra=planned(Impact.NONE),
+        json_schema_extra=impact(Impact.NONE),
     )
 
 
@@ -220,7 +245,7 @@ class Cluster(SpecModel):
     source: SourceRules = Field(
         default_factory=SourceRules,
         description="How the git source is trusted.",
-        json_schema_extra=planned(Impact.NONE),
+        json_schema_extra=impact(Impact.NONE),
     )
     guard: Guard = Field(
         default_factory=Guard,

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from llmgw.adapters.dir_source import DirSource
-from llmgw.adapters.git_source import GitSource, git_environment
+from llmgw.adapters.git_command import git_environment
+from llmgw.adapters.git_source import GitSource
 from llmgw.base.ids import Revision
 from llmgw.catalog.source import Source, SourceFailed, SourceTree
 from llmgw.ports.trees import TreeSource
@@ -52,7 +53,7 @@ class _Directory(Place):
     def __init__(self, root: Path) -> None:
         self._root = root / "place"
         self._root.mkdir()
-        self.source = DirSource(self._root)
+        self.source = DirSource(self._root, SystemClock())
 
     def put(self, files: dict[str, bytes]) -> None:
         for old in self._root.rglob("*.yaml"):
@@ -133,6 +134,6 @@ async def test_a_directory_that_cannot_be_listed_is_not_an_empty_one(
         return real(path)
 
     monkeypatch.setattr(os, "scandir", refuse)  # root may list everything, so the kernel cannot play this part here
-    found = await DirSource(root).current()
+    found = await DirSource(root, SystemClock()).current()
     assert isinstance(found, SourceFailed)
     assert "Permission denied" in found.reason

@@ -8,7 +8,7 @@ import pytest
 
 from tests.live.lab import Lab
 
-INSTALL = {"git": "apt-get install git", "sshd": "apt-get install openssh-server"}
+INSTALL = {"git": "apt-get install git", "sshd": "apt-get install openssh-server", "gpg": "apt-get install gnupg"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

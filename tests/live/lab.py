@@ -19,7 +19,7 @@ from typing import Any
 
 import openai
 
-from llmgw.adapters.git_source import git_environment
+from llmgw.adapters.git_command import git_environment
 from llmgw.agent.procfs import stat_of
 from llmgw.cli.client import ask
 from llmgw.cli.outcomes import Failed

@@ -1,5 +1,6 @@
 """Following a real git repository: commits only, in every state a repository can be in."""
 
+import asyncio
 import os
 import shutil
 import subprocess
@@ -7,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from llmgw.adapters import git_source
-from llmgw.adapters.git_source import GitSource, git_environment
-from llmgw.catalog.source import SourceFailed, SourceTree
+from llmgw.adapters.git_command import git_environment
+from llmgw.adapters.git_source import GitSource
+from llmgw.base.ids import Revision
+from llmgw.catalog.source import SourceFailed, SourceTree, Trouble
+from llmgw.ports.trees import Passed
 from llmgw.runtime.clock import SystemClock
+from llmgw.spec.cluster import SourceRules
 from tests.live.conftest import program
 
 
@@ -75,11 +79,11 @@ async def test_an_idle_look_runs_no_git(repository: Repository, monkeypatch: pyt
     await source.current()
     ran: list[tuple[object, ...]] = []
 
-    async def count(*arguments: object) -> bytes:
+    async def count(*arguments: object, **_: object) -> None:
         ran.append(arguments)
-        return b""
+        raise AssertionError(arguments)
 
-    monkeypatch.setattr(git_source, "run_git", count)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", count)
     for _ in range(5):
         await source.current()
     assert ran == []
@@ -182,3 +186,67 @@ async def test_a_repository_that_vanishes_and_returns(repository: Repository, tm
     assert isinstance(gone, SourceFailed)
     shutil.move(aside, repository.root)
     assert (await _tree(source)).revision == tree.revision
+
+
+async def test_a_bare_repository_and_a_directory_in_it(repository: Repository, tmp_path: Path) -> None:
+    first = repository.commit("deploy/a.yaml", "a: 1\n")
+    bare = tmp_path / "bare.git"
+    repository.git("clone", "-q", "--bare", str(repository.root), str(bare))
+    source = GitSource(bare, SystemClock(), "deploy/")
+    assert (await _tree(source)).files == {"a.yaml": b"a: 1\n"}
+    second = repository.commit("deploy/a.yaml", "a: 2\n")
+    repository.git("push", "-q", str(bare), "main")
+    assert (await _tree(source)).revision == second != first
+    absent = await GitSource(bare, SystemClock(), "nowhere").current()
+    assert isinstance(absent, SourceFailed)
+    assert "has no directory nowhere" in absent.reason
+
+
+async def test_an_unborn_branch_is_empty_or_missing(repository: Repository) -> None:
+    empty = await _source(repository.root).current()
+    assert isinstance(empty, SourceFailed)
+    assert empty.trouble is Trouble.EMPTY
+    repository.commit("a.yaml", "a: 1\n")
+    source = _source(repository.root)
+    tree = await _tree(source)
+    repository.git("checkout", "-q", "--orphan", "other")
+    missing = await source.current()
+    assert isinstance(missing, SourceFailed)
+    assert missing.trouble is Trouble.BRANCH_MISSING
+    assert "there are: main" in missing.reason
+    repository.git("checkout", "-q", "main")
+    assert (await _tree(source)).revision == tree.revision
+
+
+async def test_a_repository_of_another_user_says_the_exact_command(repository: Repository) -> None:
+    repository.commit("a.yaml", "a: 1\n")
+    for path in (repository.root, repository.root / ".git"):
+        os.chown(path, 65534, 65534)
+    source = _source(repository.root)
+    found = await source.current()
+    assert isinstance(found, SourceFailed)
+    assert f"git config --global --add safe.directory {repository.root}" in found.reason
+    for path in (repository.root, repository.root / ".git"):
+        os.chown(path, 0, 0)
+    source.hint()
+    await _tree(source)
+
+
+async def test_a_force_push_is_accepted_or_held_by_the_rules(repository: Repository) -> None:
+    base = repository.commit("a.yaml", "a: 1\n")
+    good = Revision(repository.commit("a.yaml", "a: 2\n"))
+    repository.git("reset", "-q", "--hard", base)
+    other = Revision(repository.commit("a.yaml", "a: 3\n"))
+    source = _source(repository.root)
+    hold = SourceRules.model_validate({"rewrite": "hold"})
+    assert await source.vet(other, good, SourceRules()) == Passed(rewritten=True)
+    held = await source.vet(other, good, hold)
+    assert isinstance(held, SourceFailed)
+    assert held.trouble is Trouble.REWRITTEN
+    assert await source.vet(good, Revision(base), hold) == Passed()
+    assert await source.vet(other, Revision("worktree-0123"), hold) == Passed()
+    gone = Revision("1" * 40)
+    assert isinstance(await source.vet(other, gone, hold), SourceFailed), "what is not there is contained nowhere"
+    shallow = repository.root.parent / "shallow"
+    repository.git("clone", "-q", "--depth=1", f"file://{repository.root}", str(shallow))
+    assert await _source(shallow).vet(other, Revision(base), hold) == Passed(), "a shallow one cannot tell"

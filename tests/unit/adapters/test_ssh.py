@@ -16,7 +16,7 @@ from llmgw.adapters.ssh_client import ClientTunnel, configuration
 from llmgw.adapters.ssh_link import SshWays
 from llmgw.adapters.ssh_login import KeyAgent, KeyFile, KeySecret, Login, Stop, log_in, login_of, private_key
 from llmgw.agent.server import LONGEST_SOCKET_PATH
-from llmgw.app.server import _tunnels_dir
+from llmgw.app.places import tunnels_dir
 from llmgw.base.ids import ShardId
 from llmgw.ports.links import LinkBroken, Target
 from llmgw.runtime.supervisor import Supervisor
@@ -239,12 +239,12 @@ def test_what_an_earlier_control_plane_left_goes(tmp_path: Path) -> None:
 
 
 def test_a_long_state_directory_has_its_tunnels_elsewhere() -> None:
-    assert _tunnels_dir(Path("/var/lib/llmgw/server"), 48) == Path("/var/lib/llmgw/server/tunnels")
+    assert tunnels_dir(Path("/var/lib/llmgw/server"), 48) == Path("/var/lib/llmgw/server/tunnels")
     for state in (Path("/" + "x" * 80), Path("/a:b")):
-        found = _tunnels_dir(state, 48)
+        found = tunnels_dir(state, 48)
         try:
             assert len(str(found)) + 48 <= LONGEST_SOCKET_PATH
             assert found.stat().st_mode & 0o777 == 0o700
-            assert found == _tunnels_dir(state, 48)
+            assert found == tunnels_dir(state, 48)
         finally:
             found.rmdir()

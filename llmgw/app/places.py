@@ -1,0 +1,167 @@
+"""The places a server holds on this host: its state directory, its sockets and the gateway's port; and its settings."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from stat import S_ISDIR
+from typing import IO
+
+from llmgw.adapters.forge_status import ForgeSettings
+from llmgw.adapters.git_remote import Remote
+from llmgw.agent import procfs
+from llmgw.agent.main import CannotStart
+from llmgw.agent.server import LONGEST_SOCKET_PATH
+from llmgw.app.worker import listening_socket
+
+WORKER_MODULE = "llmgw.app.worker"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What the command line says."""
+
+    cluster: Path
+    worktree: bool
+    listen: tuple[str, int]
+    admin_listen: tuple[str, int] | None
+    admin_socket: Path
+    state_dir: Path
+    store: str | None
+    workers: int
+    drain: float
+    log_level: str
+    ephemeral: bool = False
+    secrets_dir: Path | None = None
+    remote: Remote | None = None
+    """The repository to mirror; `cluster` is not looked at then."""
+    path: str = ""
+    """Of the cluster directory inside the repository that `cluster` is."""
+    hook_secret: str | None = None
+    """Name of the secret by which webhooks are known."""
+    forge: ForgeSettings | None = None
+    """Where commit statuses are shown, if anywhere."""
+
+
+def default_state_dir() -> Path:
+    """Return where a control plane of this user keeps its state."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/llmgw/server")
+    state = os.environ.get("XDG_STATE_HOME")
+    return (Path(state) if state else Path.home() / ".local/state") / "llmgw/server"
+
+
+@contextlib.contextmanager
+def held_state_dir(settings: ServerSettings) -> Iterator[None]:
+    """Hold the state directory for as long as the server runs."""
+    for path in (settings.admin_socket, workers_socket(settings)):
+        size = len(str(path).encode())
+        if size > LONGEST_SOCKET_PATH:
+            raise CannotStart(
+                f"socket path {path} has {size} bytes, at most {LONGEST_SOCKET_PATH} will do; "
+                "choose a shorter --state-dir (or --admin-socket)"
+            )
+    lock: IO[str] | None = None
+    try:
+        try:
+            settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            settings.admin_socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = (settings.state_dir / "lock").open("a+")
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            assert lock is not None
+            lock.seek(0)
+            holder = lock.read().strip() or "?"
+            raise CannotStart(
+                f"another llmgw server (pid {holder}) uses {settings.state_dir}; stop it, or give this one another --state-dir"
+            ) from error
+        except OSError as error:
+            raise CannotStart(
+                f"cannot write {settings.state_dir}: {why(error)}; choose another place with --state-dir"
+            ) from error
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+    finally:
+        if lock is not None:
+            lock.close()
+
+
+@contextlib.contextmanager
+def reserved_port(settings: ServerSettings) -> Iterator[int]:
+    """Hold the gateway's address without listening, so that a second server cannot share it unnoticed.
+
+    Workers bind it with `SO_REUSEPORT`; so would another server's, and the kernel would split the traffic silently. So it
+    must first be free for a plain bind, or held by workers that an earlier control plane of this state directory left.
+    """
+    host, port = settings.listen
+    try:
+        if port and not set(procfs.listeners(port)) & set(left_workers(settings)):
+            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((host, port))
+        held = listening_socket(host, port)
+    except (OSError, OverflowError) as error:
+        holders = ", ".join(f"pid {pid} ({procfs.command_of(pid)})" for pid in procfs.listeners(port))
+        by = f"; it is held by {holders}" if holders else ""
+        raise CannotStart(
+            f"cannot listen on {host}:{port}: {why(error)}{by}; choose another address with --listen"
+        ) from error
+    with held:
+        yield held.getsockname()[1]
+
+
+def left_workers(settings: ServerSettings) -> list[int]:
+    """Return the workers that earlier control planes of this state directory, which is locked, have left running."""
+    mark = ["--control", str(workers_socket(settings))]
+    found = []
+    for stat in procfs.processes():
+        arguments = procfs.arguments_of(stat.pid) if stat.state not in ("Z", "X") else []
+        if WORKER_MODULE in arguments and mark == arguments[arguments.index("--control") :][:2]:
+            found.append(stat.pid)
+    return found
+
+
+def tunnels_dir(state_dir: Path, below: int) -> Path:
+    """Return where the sockets of tunnels lie: in the state directory, or below /tmp if their paths would be too long there.
+
+    There the directory is named after the state directory, and must be this user's alone. Raises CannotStart.
+    """
+    inside = state_dir / "tunnels"
+    if len(str(inside).encode()) + below <= LONGEST_SOCKET_PATH and ":" not in str(inside):
+        return inside
+    name = hashlib.sha256(str(state_dir).encode()).hexdigest()[:16]
+    short = Path(tempfile.gettempdir()) / f"llmgw-{os.geteuid()}-{name}"
+    short.mkdir(mode=0o700, exist_ok=True)
+    found = short.lstat()
+    if not S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise CannotStart(f"{short} is not this user's alone; remove it, or choose a shorter --state-dir")
+    return short
+
+
+def workers_socket(settings: ServerSettings) -> Path:
+    """Return where gateway workers find the control plane."""
+    return settings.state_dir / "workers.sock"
+
+
+def url_host(host: str) -> str:
+    """Return the host as a URL takes it; every address is shown as loopback, which is one of them."""
+    if host in ("0.0.0.0", "::", ""):
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this host reaches an address."""
+    return host == "localhost" or host.startswith("127.") or host == "::1"
+
+
+def why(error: Exception) -> str:
+    """Return an error's reason without its number."""
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
