@@ -91,12 +91,14 @@ def requirements(imported: Iterable[str]) -> tuple[str, ...]:
         raise CannotPack("llmgw is not installed here, only imported; install it with `pip install .`") from error
     optional = {_normal(one) for one in declared if "extra ==" in one and "'dev'" not in one}
     by_name = {_normal(one): one for one in declared if "extra ==" not in one}
+    # what comes with a requirement in any case, as pydantic_core does with pydantic, needs no line of its own
+    brought = {_normal(one) for name in by_name for one in metadata.requires(name) or [] if "extra ==" not in one}
     providers = metadata.packages_distributions()
     needed: set[str] = set()
     for name in imported:
         provider = [_normal(one) for one in providers.get(name, [name])]
         known = [by_name[one] for one in provider if one in by_name]
-        if not known and optional.isdisjoint(provider):
+        if not known and optional.isdisjoint(provider) and brought.isdisjoint(provider):
             raise CannotPack(f"the agent imports {name}, which llmgw's requirements do not name")
         needed.update(known)
     return tuple(sorted(needed))

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from llmgw.engines.assembly import INTERFACE
+from llmgw.engines.shard import INTERFACE
 
 SIOCGIFCONF = 0x8912
 ENTRY = 40

@@ -10,11 +10,8 @@ from dataclasses import dataclass
 
 from llmgw.base.ids import ModelName, shard_id
 from llmgw.engines.placed import Placed, Seat
-from llmgw.engines.shard import ExitPattern, Fetch, MetricNames, RestartPolicy, ShardSpec, fetched_name
+from llmgw.engines.shard import INTERFACE, ExitPattern, Fetch, MetricNames, RestartPolicy, ShardSpec, fetched_name
 from llmgw.spec.common import Secret
-
-INTERFACE = "{interface}"
-"""In a variable's value: the agent replaces it, and the address after it, by the name of the interface with that address."""
 
 OFFLINE = {
     "HF_HUB_OFFLINE": "1",

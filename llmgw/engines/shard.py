@@ -18,6 +18,8 @@ WEIGHTS = "{weights}"
 """Argument that the agent replaces by the resolved path of the weights."""
 PYTHON = "{python}"
 """Argument that the agent replaces by its own interpreter."""
+INTERFACE = "{interface}"
+"""In a variable's value: the agent replaces it, and the address after it, by the name of the interface with that address."""
 
 
 @dataclass(frozen=True, slots=True)
