@@ -105,10 +105,12 @@ class GitSource:
             else:
                 blobs[path] = digest.decode()
         files = await self._blobs(blobs)
-        show = await self._git("show", "-s", "--no-show-signature", "--format=%an%x00%ct%x00%s", commit)
-        author, committed, subject = (*show.decode("utf-8", "replace").rstrip("\n").split("\0"), "", "", "")[:3]
+        told = "--format=%an%x00%ct%x00%s%x00%(trailers:only,unfold)"
+        show = await self._git("show", "-s", "--no-show-signature", told, commit)
+        author, committed, subject, last = (*show.decode("utf-8", "replace").split("\0"), "", "", "", "")[:4]
         seconds = float(committed) if committed.isdigit() else None
-        return SourceTree(Revision(commit), files, refused, subject, author, seconds)
+        trailers = tuple(line for line in last.splitlines() if line.strip())
+        return SourceTree(Revision(commit), files, refused, subject, author, seconds, trailers)
 
     async def _find(self) -> _Place:
         if not self._directory.is_dir():

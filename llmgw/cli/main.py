@@ -1,7 +1,7 @@
 """The `llmgw` command: its subcommands, and the one place where errors become exit codes.
 
-Exit codes: 0 done · 1 failed · 2 changes present (`plan --detailed-exitcode` only) · 64 wrong usage. Wrong usage is not the
-usual 2 of this library, since a typo in CI would read as "changes present".
+Exit codes: 0 done · 1 failed · 2 changes present (`plan --detailed-exitcode` only) · 4 a guard refused · 64 wrong usage.
+Wrong usage is not the usual 2 of this library, since a typo in CI would read as "changes present".
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
-from llmgw.cli.outcomes import FAILED, INTERRUPTED, WRONG_USAGE, Failed, WrongUsage
+from llmgw.cli.outcomes import FAILED, GUARDED, INTERRUPTED, WRONG_USAGE, Failed, GuardRefused, WrongUsage
 
 app = typer.Typer(
     name="llmgw",
@@ -241,6 +241,62 @@ def logs(
     show_logs(replica, attempt, lines, server, as_json=as_json)
 
 
+AllowRemove = Annotated[
+    list[str] | None,
+    typer.Option("--allow-remove", metavar="KIND/NAME", help="May be removed, whatever a guard says. May be repeated."),
+]
+
+
+@app.command()
+def history(
+    limit: Annotated[int, typer.Option(min=1, max=500, help="How many of the newest.")] = 50,
+    server: Server = "",
+    as_json: Json = False,
+) -> None:
+    """Show the revisions that were taken up: by whom, and how that ended."""
+    from llmgw.cli.revising import show_history
+
+    show_history(server, limit, as_json=as_json)
+
+
+@app.command()
+def rollback(
+    revision: Annotated[
+        str, typer.Argument(metavar="[REV]", help="An applied revision.", show_default="the one before")
+    ] = "",
+    allow_remove: AllowRemove = None,
+    server: Server = "",
+    as_json: Json = False,
+) -> None:
+    """Go back to an applied revision; the newest commit stays out until another one follows it."""
+    from llmgw.cli.revising import roll_back
+
+    roll_back(revision, allow_remove or [], server, as_json=as_json)
+
+
+@app.command()
+def suspend(
+    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever finds it.")],
+    until: Annotated[
+        str, typer.Option("--until", metavar="TIME", help="24h, 90m or 2026-12-24T18:00Z; at most 7 days.")
+    ] = "24h",
+    server: Server = "",
+    as_json: Json = False,
+) -> None:
+    """Take up no revision, and start, move, drain and stop nothing, for a while. What runs goes on."""
+    from llmgw.cli.revising import suspend_changes
+
+    suspend_changes(reason, until, server, as_json=as_json)
+
+
+@app.command()
+def resume(server: Server = "", as_json: Json = False) -> None:
+    """End a suspension."""
+    from llmgw.cli.revising import resume_changes
+
+    resume_changes(server, as_json=as_json)
+
+
 def _version(value: bool) -> None:
     if value:
         from llmgw import __version__
@@ -284,6 +340,9 @@ def exit_code(command: Callable[[], object]) -> int:
     except WrongUsage as error:
         _complain(str(error))
         return WRONG_USAGE
+    except GuardRefused as error:
+        _complain(str(error))
+        return GUARDED
     except Failed as error:
         _complain(str(error))
         return FAILED

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from llmgw.base.time import age
 from llmgw.cli.client import ask
+from llmgw.cli.revising import revision_lines, revision_troubles
 
 
 def show_status(server: str, *, as_json: bool) -> None:
@@ -27,7 +28,7 @@ def show_logs(replica: str, attempt: int, lines: int, server: str, *, as_json: b
 
 def text(shown: dict[str, Any]) -> str:
     """Return the status for people: what is wrong first, then sums, then the tables."""
-    blocks = [_troubles(shown), _head(shown), _models(shown), _replicas(shown), _nodes(shown)]
+    blocks = [_troubles(shown), _head(shown), revision_lines(shown), _models(shown), _replicas(shown), _nodes(shown)]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -40,6 +41,7 @@ def _troubles(shown: dict[str, Any]) -> list[str]:
         lines += [f"    {problem['text']}" for problem in refused["problems"]]
     if source["failed"]:
         lines.append(f"! the source cannot be read: {source['failed']}")
+    lines += revision_troubles(shown)
     for node in shown["nodes"]:
         if node["state"] != "reporting":
             lines.append(f"! node {node['name']} is {node['state']}: {node['why']}")

@@ -6,20 +6,20 @@ What one of these refuses is `{"error": "one line that says what to do"}` with a
 """
 
 import asyncio
-import base64
-import binascii
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from llmgw.base.ids import NodeName, ReplicaId, Revision, ShardId
-from llmgw.catalog.source import SourceTree
+from llmgw.base.ids import NodeName, ReplicaId, ShardId
+from llmgw.catalog.guard import allowed_by
 from llmgw.control.catalogs import Catalogs, Compile
 from llmgw.control.preview import as_json, preview
 from llmgw.control.reconcile import Reconciler
+from llmgw.control.requests import names_from, tree_from
+from llmgw.control.revision_rows import waiting_row
 from llmgw.plan.replicas import existing
 from llmgw.ports.links import LinkBroken
 from llmgw.wire.messages import LogReply
@@ -41,6 +41,7 @@ class AdminApi:
         metrics: Callable[[], tuple[bytes, str]],
         logs: AskLogs,
         compiler: Compile,
+        more: Iterable[web.RouteDef] = (),
     ) -> None:
         self._catalogs = catalogs
         self._reconciler = reconciler
@@ -48,6 +49,7 @@ class AdminApi:
         self._metrics = metrics
         self._logs = logs
         self._compile = compiler
+        self._more = tuple(more)
         self._runner: web.AppRunner | None = None
         self._socket: Path | None = None
 
@@ -59,6 +61,7 @@ class AdminApi:
         app.router.add_get("/v1/status", self._get_status)
         app.router.add_post("/v1/plan", self._post_plan)
         app.router.add_get("/v1/logs", self._get_logs)
+        app.router.add_routes(self._more)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
         await self._runner.setup()
         await _clear(socket)
@@ -90,12 +93,14 @@ class AdminApi:
             body = await request.json()
         except (ValueError, RecursionError):
             body = None
-        tree = _tree(body)
+        tree = tree_from(body)
         if tree is None:
             return _refuse(400, 'the request must be {"revision": …, "files": {path: base64}}')
         outcome = await self._compile(tree)
-        shown = preview(outcome, self._catalogs.state.value.catalog, self._reconciler.snapshot())
-        return web.json_response(as_json(shown))
+        allowed = names_from(body, "allow_remove") | allowed_by(tree.trailers)
+        shown = preview(outcome, self._catalogs.state.value.catalog, self._reconciler.snapshot(), allowed)
+        waiting = waiting_row(self._catalogs.state.value.waiting)
+        return web.json_response({**as_json(shown), "waiting": waiting})
 
     async def _get_logs(self, request: web.Request) -> web.Response:
         replica = ReplicaId(request.query.get("replica", ""))
@@ -139,17 +144,3 @@ async def _clear(socket: Path) -> None:
 
 def _refuse(status: int, text: str) -> web.Response:
     return web.json_response({"error": text}, status=status)
-
-
-def _tree(body: object) -> SourceTree | None:
-    if not isinstance(body, dict) or not isinstance(body.get("files"), dict):
-        return None
-    try:
-        files = {str(path): base64.b64decode(data, validate=True) for path, data in body["files"].items()}
-    except (TypeError, ValueError, binascii.Error):
-        return None
-    refused = body.get("refused", {})
-    if not isinstance(refused, dict):
-        return None
-    revision = Revision(str(body.get("revision", "worktree")))
-    return SourceTree(revision, files, {str(path): str(what) for path, what in refused.items()})

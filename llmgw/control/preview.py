@@ -4,15 +4,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmgw.base.ids import Revision
+from llmgw.base.time import EARLIEST, Instant
 from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.compile import Accepted, Rejected
 from llmgw.catalog.diff import ObjectChange, diff
+from llmgw.catalog.guard import Refusal, guarded, refusals
 from llmgw.catalog.problems import Problem
+from llmgw.control.revision_rows import refusal_row, suspension_row
 from llmgw.fleet.view import NeverSeen
 from llmgw.plan.check import check
 from llmgw.plan.decide import plan
 from llmgw.plan.result import Action, Hold, Verb
-from llmgw.plan.snapshot import Snapshot
+from llmgw.plan.snapshot import Snapshot, Suspension
 
 FORMAT_VERSION = "1.0"
 """Of the JSON that `llmgw plan --json` prints: the first number grows with what an older reader would misread."""
@@ -30,6 +33,10 @@ class Preview:
     actions: tuple[Action, ...]
     holds: tuple[Hold, ...]
     violations: tuple[str, ...]
+    guard: tuple[Refusal, ...] = ()
+    """What the guard in force has against it."""
+    suspended: Suspension | None = None
+    now: Instant = EARLIEST
 
     @property
     def valid(self) -> bool:
@@ -42,21 +49,39 @@ class Preview:
         return bool(self.objects or self.actions)
 
 
-def preview(outcome: Accepted | Rejected, in_force: Catalog | None, snapshot: Snapshot | None) -> Preview:
-    """Return what would change, were this directory in force. `snapshot` is the state of things now."""
+def preview(
+    outcome: Accepted | Rejected,
+    in_force: Catalog | None,
+    snapshot: Snapshot | None,
+    allowed: frozenset[str] = frozenset(),
+) -> Preview:
+    """Return what would change, were this directory in force. `snapshot` is the state of things now.
+
+    `allowed` are the objects that it says it removes.
+    """
     based_on = in_force.revision if in_force is not None else None
     if isinstance(outcome, Rejected):
         return Preview(based_on, outcome.revision, tuple(outcome.problems), (), (), (), ())
     catalog = outcome.catalog
     objects = diff(in_force, catalog)
+    guard = refusals(guarded(in_force), catalog, allowed) if in_force is not None else ()
     if snapshot is None:
-        return Preview(based_on, catalog.revision, tuple(outcome.warnings), objects, (), (), ())
+        return Preview(based_on, catalog.revision, tuple(outcome.warnings), objects, (), (), (), guard)
     nodes = {name: snapshot.nodes.get(name, NeverSeen(snapshot.now)) for name in {**catalog.nodes, **snapshot.nodes}}
     there = replace(snapshot, catalog=catalog, nodes=nodes)
     decided = plan(there)
     actions = tuple(action for action in decided.actions if action.verb is not Verb.PUBLISH)
     return Preview(
-        based_on, catalog.revision, tuple(outcome.warnings), objects, actions, decided.holds, check(decided, there)
+        based_on,
+        catalog.revision,
+        tuple(outcome.warnings),
+        objects,
+        actions,
+        decided.holds,
+        check(decided, there),
+        guard,
+        there.suspended,
+        there.now,
     )
 
 
@@ -104,4 +129,6 @@ def as_json(shown: Preview) -> dict[str, Any]:
         ],
         "held": [{"subject": one.subject, "what": one.what, "waits_for": one.waits_for} for one in shown.holds],
         "violations": list(shown.violations),
+        "guard": [refusal_row(one) for one in shown.guard],
+        "suspended": suspension_row(shown.suspended, shown.now),
     }

@@ -9,6 +9,7 @@ import logging
 
 from llmgw.base.ids import Epoch, NodeName, Revision
 from llmgw.base.time import Clock
+from llmgw.control.adoption import Adoption
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs
 from llmgw.control.leadership import Leadership
@@ -62,6 +63,11 @@ class Reconciler:
         self.holding: Latest[dict[NodeName, Node]] = Latest({})
         """The nodes that have something to run, and how to reach them; kept, so that none is forgotten before it is empty."""
         self.alarms: tuple[str, ...] = ()
+        self._adoption: Adoption | None = None
+
+    def watched_by(self, adoption: Adoption) -> None:
+        """Tell this of every round, and obey its suspensions. Once, before the first round."""
+        self._adoption = adoption
 
     def wake(self) -> None:
         """Ask for a round soon. Carries no news: the round looks at everything."""
@@ -86,6 +92,7 @@ class Reconciler:
             reconcile=self._rounds,
             started=self._started,
             now=self._clock.now(),
+            suspended=self._adoption.suspension if self._adoption is not None else None,
         )
 
     def round(self) -> Plan | None:
@@ -99,7 +106,7 @@ class Reconciler:
             if report is not None:
                 self._leadership.heard(report.epoch)
         epoch = self._leadership.epoch
-        if epoch is None:
+        if epoch is None or (self._adoption is not None and not self._adoption.knows(epoch)):
             return None
         if epoch != self._epoch:
             self._epoch = epoch
@@ -114,6 +121,8 @@ class Reconciler:
                 log.critical("a plan was not carried out: %s", alarm, extra={"cause": str(decided.cause)})
             return None
         self._carry_out(decided)
+        if self._adoption is not None:
+            self._adoption.carried_out(decided, snapshot)
         return decided
 
     async def run(self) -> None:

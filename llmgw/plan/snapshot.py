@@ -37,6 +37,20 @@ class Act:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspension:
+    """An operator's order to change nothing for a while. It always ends."""
+
+    reason: str
+    by: str
+    since: Instant
+    until: Instant
+
+    def holds(self, now: Instant) -> bool:
+        """Whether it has not expired."""
+        return now < self.until
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """A change of a model's replicas that is under way."""
 
@@ -99,6 +113,7 @@ class Snapshot:
     """Since when this control plane has been looking at its nodes."""
     now: Instant
     acts: tuple[Act, ...] = ()
+    suspended: Suspension | None = None
 
     @property
     def cause(self) -> Cause:
