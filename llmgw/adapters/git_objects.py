@@ -13,10 +13,12 @@ async def read_commit(git: Git, commit: str, prefix: str) -> SourceTree:
     blobs, refused = listed(await _listing(git, commit, prefix))
     asked = "".join(f"{digest}\n" for digest in blobs.values()).encode()
     files = contents(blobs, await git.run("cat-file", "--batch", stdin=asked), git.place) if blobs else {}
-    show = await git.run("show", "-s", "--no-show-signature", "--format=%an%x00%ct%x00%s", commit)
-    author, committed, subject = (*show.decode("utf-8", "replace").rstrip("\n").split("\0"), "", "", "")[:3]
+    told = "--format=%an%x00%ct%x00%s%x00%(trailers:only,unfold)"
+    show = await git.run("show", "-s", "--no-show-signature", told, commit)
+    author, committed, subject, last = (*show.decode("utf-8", "replace").split("\0"), "", "", "", "")[:4]
+    trailers = tuple(line for line in last.splitlines() if line.strip())
     seconds = float(committed) if committed.isdigit() else None
-    return SourceTree(Revision(commit), files, refused, subject, author, seconds)
+    return SourceTree(Revision(commit), files, refused, subject, author, seconds, trailers)
 
 
 async def _listing(git: Git, commit: str, prefix: str) -> bytes:

@@ -24,6 +24,9 @@ class StatusCollector(Collector):
         refused = GaugeMetricFamily("llmgw_revision_refused", "1 while the newest revision is not valid.")
         refused.add_metric([], float(status["source"]["refused"] is not None))
         yield refused
+        suspended = GaugeMetricFamily("llmgw_suspended", "1 while an operator has suspended all changes.")
+        suspended.add_metric([], float(status.get("suspended") is not None))
+        yield suspended
         alarms = GaugeMetricFamily("llmgw_alarms", "Plans that were not carried out and other alarms, now.")
         alarms.add_metric([], float(len(status["control"]["alarms"])))
         yield alarms

@@ -43,6 +43,8 @@ from llmgw.catalog.compile import Compiler
 from llmgw.catalog.source import SourceTree
 from llmgw.control.acts import Acts
 from llmgw.control.admin import AdminApi
+from llmgw.control.adoption import Adoption
+from llmgw.control.applying import ApplyApi, adoption_row
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs, CatalogState, compile_in_thread
 from llmgw.control.commit_status import Statuses
@@ -121,6 +123,10 @@ class _Server:
             self._store,
             self._clock,
         )
+        self._adoption = Adoption(
+            self._store.revisions, self._catalogs, self._leadership, self._store, self._clock, self._ids, self._wake
+        )
+        self._reconciler.watched_by(self._adoption)
         self._admin = self._admin_api()
         self._statuses: Statuses | None = None
         if settings.forge is not None:
@@ -156,7 +162,10 @@ class _Server:
             self._sessions.logs,
             compile_in_thread,
             operator,
-            SourceRoutes(self._catalogs.hint, self._catalogs.permit, self._hook_secret, self._clock).routes(),
+            (
+                *SourceRoutes(self._catalogs.hint, self._catalogs.permit, self._hook_secret, self._clock).routes(),
+                *ApplyApi(self._adoption, self._reconciler, self._clock).routes(),
+            ),
         )
 
     async def run(self) -> None:
@@ -172,7 +181,9 @@ class _Server:
             await self._listen()
             await self._remember_nodes()
             await self._leadership.renew()
+            await self._take_over()
             self._tasks.loop("catalogs", self._catalogs.run())
+            self._tasks.loop("adoption", self._adoption.run())
             self._tasks.loop("last tree", self._keep_last_tree())
             self._tasks.loop("nodes", self._keep_nodes())
             self._tasks.loop("acts", self._acts.run())
@@ -218,25 +229,27 @@ class _Server:
             raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
 
     async def _first_catalog(self) -> None:
-        """Have a catalog before anything listens: the newest valid one, or the last that was good before.
+        """Have a catalog before anything listens: what was in force before, or else the newest valid one.
 
-        That one is looked at first, since its rules say what may come after it.
+        What was in force is looked at first, since its rules say what may come after it.
         """
         try:
-            last = await self._store.last_tree()
+            last = await self._adoption.load() or await self._store.last_tree()
         except StoreUnavailable as error:
             raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
-        if last is not None and await self._catalogs.remember(last):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_LOOK):
-                    await self._catalogs.look()
-            state = self._catalogs.state.value
-            if state.failed is not None or state.rejected is not None:
-                log.error("serving the last good revision", extra={"revision": last.revision})
-            return
-        await self._catalogs.look()
+        if last is not None and not await self._catalogs.remember(last):
+            log.error("what was in force is not valid for this llmgw", extra={"revision": last.revision})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_LOOK if self._catalogs.state.value.catalog is not None else None):
+                await self._catalogs.look()
         state = self._catalogs.state.value
+        if state.waiting is not None:
+            log.warning("the newest revision is not in force: %s", state.waiting.text)
         if state.catalog is not None:
+            if state.failed is not None or state.rejected is not None:
+                log.error("serving the last good revision", extra={"revision": state.catalog.revision})
+            return
+        if state.candidate is not None:
             return
         if state.failed is not None:
             raise CannotStart(state.failed.reason)
@@ -245,6 +258,12 @@ class _Server:
         raise CannotStart(
             f"{self._source.describe()} is not a valid cluster directory (`llmgw validate` shows more):\n{lines}"
         )
+
+    async def _take_over(self) -> None:
+        try:
+            await self._adoption.take_over()
+        except StoreUnavailable as error:
+            log.warning("what an earlier leader left is not known yet", extra={"reason": str(error)})
 
     async def _listen(self) -> None:
         try:
@@ -277,7 +296,8 @@ class _Server:
     async def _remember_nodes(self) -> None:
         """Go on with nodes that left the catalog before they were empty."""
         catalog = self._catalogs.state.value.catalog
-        assert catalog is not None
+        if catalog is None:
+            return
         try:
             known = await self._store.last_nodes()
         except StoreUnavailable as error:
@@ -302,8 +322,7 @@ class _Server:
 
     def _announce(self) -> None:
         host, _ = self._settings.listen
-        state = self._catalogs.state.value
-        assert state.catalog is not None
+        catalog = self._catalogs.state.value.catalog
         for option, address in (("--listen", self._settings.listen), ("--admin-listen", self._settings.admin_listen)):
             if address is not None and not is_loopback(address[0]):
                 log.warning(
@@ -314,7 +333,7 @@ class _Server:
             extra={
                 "openai": f"http://{url_host(host)}:{self._port}/v1",
                 "admin": self._settings.admin_socket,
-                "cluster": state.catalog.cluster.name,
+                "cluster": catalog.cluster.name if catalog is not None else "nothing is in force yet",
                 "source": self._source.describe(),
             },
         )
@@ -367,7 +386,8 @@ class _Server:
             notices=self._notices(),
         )
         snapshot = self._reconciler.snapshot()
-        return status(control, self._catalogs.state.value, snapshot, self._reconciler.last, self._clock.now())
+        shown = status(control, self._catalogs.state.value, snapshot, self._reconciler.last, self._clock.now())
+        return {**shown, **adoption_row(self._adoption, self._catalogs, self._clock)}
 
     def _worker_command(self) -> list[str]:
         host, _ = self._settings.listen

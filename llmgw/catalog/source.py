@@ -23,6 +23,8 @@ class SourceTree:
     author: str = ""
     committed: float | None = None
     """Unix time of the commit."""
+    trailers: tuple[str, ...] = ()
+    """The `Key: value` lines at the end of the commit's message."""
 
 
 class Trouble(StrEnum):

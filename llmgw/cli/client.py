@@ -7,7 +7,7 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmgw.cli.outcomes import Failed, WrongUsage
+from llmgw.cli.outcomes import Failed, GuardRefused, WrongUsage
 
 PATIENCE = 60.0
 """Seconds for an answer."""
@@ -56,6 +56,8 @@ def ask(server: str, method: str, path: str, body: dict[str, Any] | None = None)
         raise Failed(f"what answers at {where} is not an llmgw server")
     if isinstance(data.get("error"), dict):
         raise Failed(f"{where} is the gateway; the admin API is on the server's admin socket, or on its --admin-listen")
+    if answer.status == 403:
+        raise GuardRefused(str(data.get("error", "a guard refused it")))
     if answer.status != 200:
         raise Failed(str(data.get("error", f"the server answered {answer.status}")))
     return data

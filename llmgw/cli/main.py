@@ -1,8 +1,8 @@
 """The `llmgw` command: its subcommands, and the one place where errors become exit codes.
 
-Exit codes: 0 done · 1 failed · 2 changes present (`plan --detailed-exitcode` only) · 5 not done in time (`drain --wait`) ·
-64 wrong usage. Wrong usage is not the
-usual 2 of this library, since a typo in CI would read as "changes present".
+Exit codes: 0 done · 1 failed · 2 changes present (`plan --detailed-exitcode` only) · 4 a guard refused · 5 not done in time
+(`drain --wait`) · 64 wrong usage. Wrong usage is not the usual 2 of this library, since a typo in CI would read as
+"changes present".
 """
 
 import os
@@ -14,9 +14,11 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
-from llmgw.cli.operating import COMMANDS
+from llmgw.cli.node_commands import node_check, node_install
+from llmgw.cli.operating import COMMANDS as OPERATING
 from llmgw.cli.options import Json, Server
-from llmgw.cli.outcomes import FAILED, INTERRUPTED, WRONG_USAGE, Failed, WrongUsage
+from llmgw.cli.outcomes import FAILED, GUARDED, INTERRUPTED, WRONG_USAGE, Failed, GuardRefused, WrongUsage
+from llmgw.cli.revision_commands import COMMANDS as REVISIONS
 
 app = typer.Typer(
     name="llmgw",
@@ -343,80 +345,6 @@ def logs(
     show_logs(replica, attempt, lines, server, follow=follow, as_json=as_json)
 
 
-UserUnit = Annotated[
-    bool | None,
-    typer.Option(
-        "--user-unit/--system",
-        help="A unit of the login user's systemd, or of the machine's.",
-        show_default="the machine's for root",
-    ),
-]
-Prefix = Annotated[
-    str,
-    typer.Option(
-        "--prefix", metavar="PATH", help="Where it goes on the node.", show_default="/opt/llmgw, or the user's"
-    ),
-]
-SecretsDir = Annotated[
-    Path | None, typer.Option("--secrets-dir", envvar="LLMGW_SECRETS_DIR", help="Directory of secrets, a file each.")
-]
-
-
-@node.command("install")
-def node_install(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The node, as its YAML names it.")],
-    directory: Directory = Path(),
-    user_unit: UserUnit = None,
-    no_unit: Annotated[bool, typer.Option("--no-unit", help="Without a unit: you start the agent yourself.")] = False,
-    prefix: Prefix = "",
-    offline: Annotated[bool, typer.Option("--offline", help="Install from a wheelhouse, without an index.")] = False,
-    wheelhouse: Annotated[
-        Path | None, typer.Option("--wheelhouse", metavar="DIR", help="Directory of wheels for the node's Python.")
-    ] = None,
-    secrets_dir: SecretsDir = None,
-    as_json: Json = False,
-) -> None:
-    """Install or upgrade a node's agent over SSH. Its engines run on; a second run changes nothing."""
-    from llmgw.cli.nodes import install_node, manager_of
-
-    install_node(
-        name,
-        directory,
-        manager=manager_of(user_unit=user_unit, no_unit=no_unit),
-        prefix=prefix,
-        offline=offline,
-        wheelhouse=wheelhouse,
-        secrets_dir=secrets_dir,
-        as_json=as_json,
-    )
-
-
-@node.command("check")
-def node_check(
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="The nodes.", show_default=False)
-    ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every node of the directory.")] = False,
-    directory: Directory = Path(),
-    user_unit: UserUnit = None,
-    prefix: Prefix = "",
-    secrets_dir: SecretsDir = None,
-    as_json: Json = False,
-) -> None:
-    """Say what nodes lack, in order, each with the command that mends it. Ends with 1 if something is missing."""
-    from llmgw.cli.nodes import check_nodes, manager_of
-
-    check_nodes(
-        names or [],
-        directory,
-        every=every,
-        manager=manager_of(user_unit=user_unit, no_unit=False),
-        prefix=prefix,
-        secrets_dir=secrets_dir,
-        as_json=as_json,
-    )
-
-
 @app.command()
 def doctor(
     directory: Annotated[
@@ -433,8 +361,10 @@ def doctor(
     examine(directory, listen, state_dir, server, as_json=as_json)
 
 
-for command in COMMANDS:
+for command in (*OPERATING, *REVISIONS):
     app.command()(command)
+node.command("install")(node_install)
+node.command("check")(node_check)
 
 
 def _version(value: bool) -> None:
@@ -480,6 +410,9 @@ def exit_code(command: Callable[[], object]) -> int:
     except WrongUsage as error:
         _complain(str(error))
         return WRONG_USAGE
+    except GuardRefused as error:
+        _complain(str(error))
+        return GUARDED
     except Failed as error:
         _complain(str(error))
         return FAILED

@@ -7,6 +7,7 @@ from typing import Any
 from llmgw.base.time import age
 from llmgw.cli.client import ask
 from llmgw.cli.overview import lines, pools
+from llmgw.cli.revising import revision_lines, revision_troubles
 from llmgw.cli.screen import watch
 from llmgw.cli.tables import cut, table
 
@@ -33,7 +34,15 @@ def show_status(server: str, *, as_json: bool, every: float | None = None) -> No
 def text(shown: dict[str, Any]) -> str:
     """Return the status for people: what is wrong first, then sums, then the tables, as far as one screen has room."""
     sums = lines(shown["overview"])
-    blocks = [_troubles(shown), _head(shown), *sums, _models(shown), _replicas(shown), _nodes(shown)]
+    blocks = [
+        _troubles(shown),
+        _head(shown),
+        revision_lines(shown),
+        *sums,
+        _models(shown),
+        _replicas(shown),
+        _nodes(shown),
+    ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
@@ -47,6 +56,7 @@ def _troubles(shown: dict[str, Any]) -> list[str]:
     if source["failed"]:
         said.append(f"! source: {source['state']}: {source['failed']}; {_short(source['in_force'])} stays in force")
     said += [f"! source: {notice}" for notice in source["notices"]]
+    said += revision_troubles(shown)
     of_nodes = []
     for node in shown["nodes"]:
         if node["state"] != "reporting":

@@ -6,8 +6,6 @@ What one of these refuses is `{"error": "one line that says what to do"}` with a
 """
 
 import asyncio
-import base64
-import binascii
 import errno
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,13 +13,15 @@ from typing import Any
 
 from aiohttp import web
 
-from llmgw.base.ids import NodeName, ReplicaId, Revision, ShardId, shard_id
+from llmgw.base.ids import NodeName, ReplicaId, ShardId, shard_id
 from llmgw.catalog.compile import Accepted, Rejected
-from llmgw.catalog.source import SourceTree
+from llmgw.catalog.guard import allowed_by
 from llmgw.control.catalogs import Catalogs, Compile
 from llmgw.control.operator import OperatorApi
 from llmgw.control.preview import as_json, preview
 from llmgw.control.reconcile import Reconciler
+from llmgw.control.requests import names_from, tree_from
+from llmgw.control.revision_rows import waiting_row
 from llmgw.fleet.view import Reporting
 from llmgw.plan.replicas import Replica, existing
 from llmgw.plan.what_if import CannotSuppose
@@ -106,18 +106,22 @@ class AdminApi:
         supposed = body.get("what_if", []) if isinstance(body, dict) else []
         in_force = self._catalogs.state.value.catalog
         outcome: Accepted | Rejected | None = None
+        trailers: tuple[str, ...] = ()
         if isinstance(body, dict) and supposed and "files" not in body and in_force is not None:
             outcome = Accepted(in_force, ())
         else:
-            tree = _tree(body)
+            tree = tree_from(body)
             outcome = await self._compile(tree) if tree is not None else None
+            trailers = tree.trailers if tree is not None else ()
         if outcome is None or not isinstance(supposed, list):
             return _refuse(400, 'the request must be {"revision": …, "files": {path: base64}, "what_if": [text]}')
+        allowed = names_from(body, "allow_remove") | allowed_by(trailers)
         try:
-            shown = preview(outcome, in_force, self._reconciler.snapshot(), tuple(map(str, supposed)))
+            shown = preview(outcome, in_force, self._reconciler.snapshot(), tuple(map(str, supposed)), allowed)
         except CannotSuppose as error:
             return _refuse(400, str(error))
-        return web.json_response(as_json(shown))
+        waiting = waiting_row(self._catalogs.state.value.waiting)
+        return web.json_response({**as_json(shown), "waiting": waiting})
 
     async def _get_logs(self, request: web.Request) -> web.Response:
         replica = ReplicaId(request.query.get("replica", ""))
@@ -197,17 +201,3 @@ async def _clear(socket: Path) -> None:
 
 def _refuse(status: int, text: str) -> web.Response:
     return web.json_response({"error": text}, status=status)
-
-
-def _tree(body: object) -> SourceTree | None:
-    if not isinstance(body, dict) or not isinstance(body.get("files"), dict):
-        return None
-    try:
-        files = {str(path): base64.b64decode(data, validate=True) for path, data in body["files"].items()}
-    except (TypeError, ValueError, binascii.Error):
-        return None
-    refused = body.get("refused", {})
-    if not isinstance(refused, dict):
-        return None
-    revision = Revision(str(body.get("revision", "worktree")))
-    return SourceTree(revision, files, {str(path): str(what) for path, what in refused.items()})

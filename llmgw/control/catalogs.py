@@ -5,17 +5,22 @@ could be fetched. None of the failures is ever an empty catalog.
 
 Whether a revision may be taken is judged by the rules of the revision in force, never by its own: else whoever can push
 could push away the rule that stops them. The very first has nobody before it, and must pass its own.
+
+A valid revision is offered to a `Gate` (see `adoption`), which takes it or says what it waits for. One that waits is offered
+again at every look, until a newer one takes its place.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from llmgw.base.ids import Revision, short
 from llmgw.base.time import Clock, Instant
 from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.compile import Accepted, Rejected, compile_tree
+from llmgw.catalog.guard import Refusal
 from llmgw.catalog.problems import Problem
 from llmgw.catalog.source import Source, SourceFailed, SourceTree, Trouble
 from llmgw.ports.sinks import Event, EventSink
@@ -42,6 +47,51 @@ async def compile_in_thread(tree: SourceTree) -> Accepted | Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """A valid revision, in force or not."""
+
+    tree: SourceTree
+    accepted: Accepted
+    at: Instant
+    """When it was found valid."""
+    verified_by: str = ""
+    """Who signed it, where signatures are asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why the newest valid revision is not in force."""
+
+    kind: str
+    """`leader`, `suspended`, `held`, `passed over`, `manual` or `guard`."""
+    text: str
+    guard: tuple[Refusal, ...] = ()
+    """What a guard has against it, whatever else it waits for."""
+
+
+class Gate(Protocol):
+    """Decides whether a valid revision is taken up."""
+
+    def offer(self, candidate: Candidate) -> Waiting | None:
+        """Take it up, which the caller then does at once, or say what it waits for. Never blocks."""
+        ...
+
+    def refused(self, tree: SourceTree, why: str) -> None:
+        """Take note of a revision that is not valid."""
+        ...
+
+
+class OpenGate:
+    """Takes up everything that is valid."""
+
+    def offer(self, candidate: Candidate) -> Waiting | None:
+        """Take it up."""
+
+    def refused(self, tree: SourceTree, why: str) -> None:
+        """Nothing is kept."""
+
+
+@dataclass(frozen=True, slots=True)
 class CatalogState:
     """What is known of the source."""
 
@@ -59,6 +109,11 @@ class CatalogState:
     """Why nothing could be read at the last look, or what was read may not be taken."""
     verified_by: str = ""
     """Who signed the revision in force, where signatures are asked for."""
+    fetched_at: Instant | None = None
+    candidate: Candidate | None = None
+    """The newest valid revision."""
+    waiting: Waiting | None = None
+    """Why that one is not in force, if it is not."""
 
 
 class Catalogs:
@@ -79,32 +134,94 @@ class Catalogs:
         self._compile = compiler
         self._seen: Source | None = None
         self._permitted: Revision | None = None
+        self._gate: Gate = OpenGate()
+        self._compiling = asyncio.Lock()
         self.state: Latest[CatalogState] = Latest(CatalogState())
+
+    def guarded_by(self, gate: Gate) -> None:
+        """Ask this gate of every valid revision. Once, before the first look."""
+        self._gate = gate
+
+    async def remember(self, tree: SourceTree) -> bool:
+        """Put a tree in force that was so before, here or at another control plane; False if it is not valid now."""
+        outcome = await self._compiled(tree)
+        if isinstance(outcome, Rejected):
+            return False
+        state = self.state.value
+        self.state.set(
+            replace(state, catalog=outcome.catalog, tree=tree, accepted_at=self._clock.now(), warnings=outcome.warnings)
+        )
+        self.reconsider(again=True)
+        self._changed()
+        return True
+
+    async def candidate_of(self, tree: SourceTree) -> Candidate | Rejected:
+        """Return what an operator brings, if it is valid."""
+        outcome = await self._compiled(tree)
+        return outcome if isinstance(outcome, Rejected) else Candidate(tree, outcome, self._clock.now())
+
+    def adopt(self, chosen: Candidate) -> None:
+        """Put a valid revision in force, which the gate has taken up."""
+        tree = chosen.tree
+        log.info("revision accepted", extra={"revision": tree.revision, "subject": tree.subject})
+        for warning in chosen.accepted.warnings:
+            log.warning("revision %s: %s", short(tree.revision), warning)
+        self._record("revision_accepted", tree.subject or "worktree", tree.revision)
+        state = self.state.value
+        self.state.set(
+            replace(
+                state,
+                catalog=chosen.accepted.catalog,
+                tree=tree,
+                accepted_at=self._clock.now(),
+                warnings=chosen.accepted.warnings,
+                candidate=state.candidate or chosen,
+                waiting=None,
+                verified_by=chosen.verified_by,
+            )
+        )
+        if self.state.value.candidate is not chosen:
+            self.reconsider(again=True)
+        self._changed()
+
+    def reconsider(self, *, again: bool = False) -> None:
+        """Offer the newest valid revision once more, if it waits."""
+        state = self.state.value
+        candidate = state.candidate
+        if candidate is None or (state.waiting is None and not again):
+            return
+        if state.tree is not None and candidate.tree.revision == state.tree.revision:
+            self.state.set(replace(state, waiting=None))
+            return
+        waiting = self._gate.offer(candidate)
+        if waiting is None:
+            self.adopt(candidate)
+        elif waiting != state.waiting:
+            self._wait(candidate, waiting)
 
     async def look(self) -> None:
         """Look at the source once."""
         source = await self._source.current()
         if source is self._seen:
+            self.reconsider()
             return
         self._seen = source
         if isinstance(source, SourceFailed):
             self._fail(source, self.state.value.fetched)
-        elif source.revision == _revision(self.state.value.tree):
+        elif self._is_no_news(source):
             await self._again(source)
         else:
             await self._take(source)
 
+    def _is_no_news(self, tree: SourceTree) -> bool:
+        """Whether a tree is the one in force, and no other was valid since."""
+        state = self.state.value
+        newest = state.candidate.tree.revision if state.candidate is not None else tree.revision
+        return tree.revision == _revision(state.tree) == newest
+
     def hint(self) -> None:
         """Take note that the source may have something new; it is looked at thoroughly at the next look."""
         self._source.hint()
-
-    async def remember(self, tree: SourceTree) -> bool:
-        """Begin with a tree that was in force before, by whose rules the next one is judged; False if it is not valid now."""
-        outcome = await self._compile(tree)
-        if isinstance(outcome, Rejected):
-            return False
-        self.state.set(CatalogState(outcome.catalog, tree, self._clock.now(), outcome.warnings))
-        return True
 
     def permit(self, revision: str) -> str | None:
         """Let a revision be taken that is held, since an operator says so; return what stands against it, if anything does."""
@@ -126,30 +243,49 @@ class Catalogs:
             await self.look()
             await asyncio.sleep(POLL)
 
+    async def _compiled(self, tree: SourceTree) -> Accepted | Rejected:
+        """Compile, one tree after the other: a compiler keeps what it read of the last one."""
+        async with self._compiling:
+            return await self._compile(tree)
+
     def _fail(self, failed: SourceFailed, fetched: SourceTree | None) -> None:
-        if self.state.value.failed != failed:
+        state = self.state.value
+        if state.failed != failed:
             log.error("nothing new is taken from the source: %s", failed.trouble, extra={"reason": failed.reason})
             held = failed.trouble in HELD
             cause = (_revision(fetched) or "") if held else ""
             self._record("revision_held" if held else "source_failed", failed.reason, cause)
-        self.state.set(replace(self.state.value, failed=failed, fetched=fetched))
+        at = state.fetched_at if fetched is state.fetched else self._clock.now()
+        self.state.set(replace(state, failed=failed, fetched=fetched, fetched_at=at))
 
     async def _again(self, tree: SourceTree) -> None:
-        """Take note that the revision in force is the newest one: again, or still, after a restart."""
+        """Take note that the newest revision is the one in force, after a restart."""
         state = self.state.value
         assert state.catalog is not None
         by = state.verified_by
         if not by and state.catalog.cluster.source.verify.mode != "off":
             verdict = await self._source.vet(tree.revision, None, state.catalog.cluster.source)
             by = verdict.verified_by if isinstance(verdict, Passed) else ""
-        self.state.set(replace(state, fetched=tree, rejected=None, failed=None, verified_by=by))
+        now = self._clock.now()
+        self.state.set(
+            replace(
+                state,
+                fetched=tree,
+                fetched_at=now,
+                rejected=None,
+                failed=None,
+                candidate=Candidate(tree, Accepted(state.catalog, state.warnings), now, by),
+                waiting=None,
+                verified_by=by,
+            )
+        )
 
     async def _take(self, tree: SourceTree) -> None:
         """Judge a tree by the rules in force; the first of all by its own. Only then is it read."""
         state = self.state.value
         outcome: Accepted | Rejected | None = None
         if state.catalog is None:
-            outcome = await self._compile(tree)
+            outcome = await self._compiled(tree)
             rules = outcome.catalog.cluster.source if isinstance(outcome, Accepted) else None
         else:
             rules = state.catalog.cluster.source
@@ -164,7 +300,7 @@ class Catalogs:
                 return
             verdict = Passed(BY_HAND)
         if outcome is None:
-            outcome = await self._compile(tree)
+            outcome = await self._compiled(tree)
         if isinstance(outcome, Rejected):
             self._reject(tree, outcome)
             return
@@ -182,24 +318,36 @@ class Catalogs:
         if len(errors) > 1:
             summary += f" (and {len(errors) - 1} more)"
         self._record("revision_refused", summary, tree.revision)
-        self.state.set(replace(self.state.value, rejected=rejected, fetched=tree, failed=None))
+        self._gate.refused(tree, summary)
+        self.state.set(
+            replace(self.state.value, rejected=rejected, fetched=tree, fetched_at=self._clock.now(), failed=None)
+        )
 
     def _accept(self, tree: SourceTree, accepted: Accepted, verified_by: str) -> None:
-        log.info("revision accepted", extra={"revision": tree.revision, "subject": tree.subject})
-        for warning in accepted.warnings:
-            log.warning("revision %s: %s", short(tree.revision), warning)
-        self._record("revision_accepted", tree.subject or "worktree", tree.revision)
-        self.state.set(
-            CatalogState(
-                catalog=accepted.catalog,
-                tree=tree,
-                accepted_at=self._clock.now(),
-                warnings=accepted.warnings,
-                fetched=tree,
-                verified_by=verified_by,
-            )
+        now = self._clock.now()
+        candidate = Candidate(tree, accepted, now, verified_by)
+        state = replace(
+            self.state.value,
+            fetched=tree,
+            fetched_at=now,
+            rejected=None,
+            failed=None,
+            candidate=candidate,
+            waiting=None,
         )
-        self._changed()
+        waiting = self._gate.offer(candidate)
+        self.state.set(state)
+        if waiting is None:
+            self.adopt(candidate)
+        else:
+            self._wait(candidate, waiting)
+
+    def _wait(self, candidate: Candidate, waiting: Waiting) -> None:
+        before = self.state.value.waiting
+        self.state.set(replace(self.state.value, waiting=waiting))
+        if waiting.kind != "leader" and (before is None or before.kind != waiting.kind):
+            log.warning("revision waits: %s", waiting.text, extra={"revision": candidate.tree.revision})
+            self._record("revision_waits", waiting.text, candidate.tree.revision)
 
     def _record(self, kind: str, text: str, revision: str) -> None:
         self._events.record(Event(self._clock.now(), kind, "source", text, revision))

@@ -4,16 +4,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmgw.base.ids import Revision
+from llmgw.base.time import EARLIEST, Instant
 from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.compile import Accepted, Rejected
 from llmgw.catalog.diff import ObjectChange, diff
+from llmgw.catalog.guard import Refusal, guarded, refusals
 from llmgw.catalog.problems import Problem
 from llmgw.control.overview import act_row
+from llmgw.control.revision_rows import refusal_row, suspension_row
 from llmgw.fleet.view import NeverSeen
 from llmgw.plan.check import check
 from llmgw.plan.decide import plan
 from llmgw.plan.result import Action, Hold, Verb
-from llmgw.plan.snapshot import Act, Snapshot
+from llmgw.plan.snapshot import Act, Snapshot, Suspension
 from llmgw.plan.what_if import suppose
 
 FORMAT_VERSION = "1.0"
@@ -32,12 +35,15 @@ class Preview:
     actions: tuple[Action, ...]
     holds: tuple[Hold, ...]
     violations: tuple[str, ...]
+    guard: tuple[Refusal, ...] = ()
+    """What the guard in force has against it."""
+    suspended: Suspension | None = None
+    now: Instant = EARLIEST
     alarms: tuple[str, ...] = ()
     acts: tuple[Act, ...] = ()
     """What operators asked for, which the plan goes by."""
     supposed: tuple[str, ...] = ()
     """What it was told to suppose."""
-    now: float = 0.0
 
     @property
     def valid(self) -> bool:
@@ -55,18 +61,20 @@ def preview(
     in_force: Catalog | None,
     snapshot: Snapshot | None,
     supposed: tuple[str, ...] = (),
+    allowed: frozenset[str] = frozenset(),
 ) -> Preview:
     """Return what would change, were this directory in force and all that is supposed true.
 
-    `snapshot` is the state of things now. Raises CannotSuppose.
+    `snapshot` is the state of things now; `allowed` are the objects that it says it removes. Raises CannotSuppose.
     """
     based_on = in_force.revision if in_force is not None else None
     if isinstance(outcome, Rejected):
         return Preview(based_on, outcome.revision, tuple(outcome.problems), (), (), (), ())
     catalog = outcome.catalog
     objects = diff(in_force, catalog)
+    guard = refusals(guarded(in_force), catalog, allowed) if in_force is not None else ()
     if snapshot is None:
-        return Preview(based_on, catalog.revision, tuple(outcome.warnings), objects, (), (), ())
+        return Preview(based_on, catalog.revision, tuple(outcome.warnings), objects, (), (), (), guard)
     nodes = {name: snapshot.nodes.get(name, NeverSeen(snapshot.now)) for name in {**catalog.nodes, **snapshot.nodes}}
     there = replace(snapshot, catalog=catalog, nodes=nodes)
     for text in supposed:
@@ -81,10 +89,12 @@ def preview(
         actions,
         decided.holds,
         check(decided, there),
+        guard,
+        there.suspended,
+        there.now,
         decided.alarms,
         tuple(act for act in snapshot.acts if act.holds(snapshot.now)),
         supposed,
-        snapshot.now,
     )
 
 
@@ -135,4 +145,6 @@ def as_json(shown: Preview) -> dict[str, Any]:
         "alarms": list(shown.alarms),
         "acts": [act_row(act, shown.now) for act in shown.acts],
         "supposed": list(shown.supposed),
+        "guard": [refusal_row(one) for one in shown.guard],
+        "suspended": suspension_row(shown.suspended, shown.now),
     }

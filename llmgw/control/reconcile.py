@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from llmgw.base.ids import Epoch, NodeName, Revision
 from llmgw.base.time import Clock
 from llmgw.control.acts import Acts
+from llmgw.control.adoption import Adoption
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs
 from llmgw.control.leadership import Leadership
@@ -73,6 +74,11 @@ class Reconciler:
         """The nodes that have something to run, and how to reach them; kept, so that none is forgotten before it is empty."""
         self.broken: tuple[str, ...] = ()
         """The rules of safety that the newest plan breaks, for which it was not carried out."""
+        self._adoption: Adoption | None = None
+
+    def watched_by(self, adoption: Adoption) -> None:
+        """Tell this of every round, and obey its suspensions. Once, before the first round."""
+        self._adoption = adoption
 
     def wake(self) -> None:
         """Ask for a round soon. Carries no news: the round looks at everything."""
@@ -108,6 +114,7 @@ class Reconciler:
             acts=self._acts.current or (),
             engines=self._engines,
             held=self._sessions.held(),
+            suspended=self._adoption.suspension if self._adoption is not None else None,
         )
 
     def round(self) -> Plan | None:
@@ -123,6 +130,8 @@ class Reconciler:
         epoch = self._leadership.epoch
         if epoch is None or self._acts.current is None:
             return None
+        if self._adoption is not None and not self._adoption.knows(epoch):
+            return None
         if epoch != self._epoch:
             self._epoch = epoch
             self._decided = Decided.nothing(epoch)
@@ -137,6 +146,8 @@ class Reconciler:
                 log.critical("a plan was not carried out: %s", rule, extra={"cause": str(decided.cause)})
             return None
         self._carry_out(decided)
+        if self._adoption is not None:
+            self._adoption.carried_out(decided, snapshot)
         return decided
 
     async def run(self) -> None:

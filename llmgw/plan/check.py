@@ -24,7 +24,7 @@ def check(plan: Plan, snapshot: Snapshot) -> tuple[str, ...]:
     return (
         *_claims(plan, snapshot),
         *_cards(plan, snapshot),
-        *_gangs(plan, snapshot),
+        *(_suspended(plan, snapshot) if _is_suspended(snapshot) else _gangs(plan, snapshot)),
         *_counts(plan, snapshot),
         *_ignorance(plan, snapshot),
         *_stops(plan, snapshot),
@@ -49,6 +49,32 @@ def _claims(plan: Plan, snapshot: Snapshot) -> list[str]:
         broken += [f"card {card} of {node} is claimed by {count} shards" for card, count in cards.items() if count > 1]
     shards = Counter(one.spec.shard for order in plan.orders.values() for one in order.shards)
     broken += [f"shard {shard} is ordered {count} times" for shard, count in shards.items() if count > 1]
+    return broken
+
+
+def _is_suspended(snapshot: Snapshot) -> bool:
+    return snapshot.suspended is not None and snapshot.suspended.holds(snapshot.now)
+
+
+def _suspended(plan: Plan, snapshot: Snapshot) -> list[str]:
+    """While suspended, a node is ordered what it has, as it has it: a gang that lost a shard included."""
+    held = {node: _held(snapshot, node) for node in plan.orders if node in snapshot.nodes}
+    drains: set[ReplicaId] = set()
+    for node, reports in held.items():
+        before = snapshot.previous.orders.get(node)
+        known = list(before.shards) if before is not None else [one for one in reports.values() if one is not None]
+        drains.update(one.spec.replica for one in known if one.draining)
+    broken = []
+    for node, order in plan.orders.items():
+        ordered = {one.spec.shard: one for one in order.shards}
+        there = held.get(node, {})
+        broken += [f"{shard} would be started while suspended" for shard in ordered if shard not in there]
+        broken += [f"{shard} would be stopped while suspended" for shard in there if shard not in ordered]
+        broken += [
+            f"whether {shard} drains would change while suspended"
+            for shard, one in ordered.items()
+            if shard in there and one.draining != (one.spec.replica in drains)
+        ]
     return broken
 
 

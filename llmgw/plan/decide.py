@@ -15,6 +15,8 @@ Nothing is decided about replicas nobody has told us of: see `Snapshot.unheard`.
 waits for.
 """
 
+from dataclasses import replace
+
 from llmgw.base.ids import Generation, NodeName
 from llmgw.fleet.order import NodeOrder, ShardOrder
 from llmgw.fleet.view import report_of
@@ -25,6 +27,7 @@ from llmgw.plan.result import Action, Plan, Verb
 from llmgw.plan.rollout import call_off_drains, judge, retire
 from llmgw.plan.snapshot import Snapshot
 from llmgw.plan.starts import start_all
+from llmgw.plan.suspended import stand_still
 from llmgw.plan.work import Work
 from llmgw.spec.model import Model
 
@@ -36,6 +39,8 @@ def plan(snapshot: Snapshot) -> Plan:
 
 def decide(snapshot: Snapshot) -> Work:
     """Return the round after all rules were applied; `plan` makes a `Plan` of it, `explain` looks into it."""
+    if snapshot.suspended is not None and snapshot.suspended.holds(snapshot.now):
+        return stand_still(Work(snapshot), decide(replace(snapshot, suspended=None)), snapshot.suspended)
     work = Work(snapshot)
     for model in list(work.models.values()):
         judge(work, model)

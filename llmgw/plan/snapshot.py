@@ -38,6 +38,20 @@ class Act:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspension:
+    """An operator's order to change nothing for a while. It always ends."""
+
+    reason: str
+    by: str
+    since: Instant
+    until: Instant
+
+    def holds(self, now: Instant) -> bool:
+        """Whether it has not expired."""
+        return now < self.until
+
+
+@dataclass(frozen=True, slots=True)
 class Rollout:
     """A change of a model's replicas that is under way."""
 
@@ -106,6 +120,7 @@ class Snapshot:
     """Nodes on which an earlier control plane had engines, and which have not said otherwise yet."""
     engines: Mapping[str, Engine] = field(default_factory=lambda: ENGINES)
     """The adapters there are, by the name that profiles use."""
+    suspended: Suspension | None = None
 
     @property
     def cause(self) -> Cause:

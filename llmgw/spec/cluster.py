@@ -90,15 +90,15 @@ class Guard(SpecModel):
     """What one revision may remove without its saying so."""
 
     max_removed: Count | None = Field(
-        None, description="Most objects one revision may remove.", json_schema_extra=planned(Impact.NONE)
+        None, description="Most objects one revision may remove.", json_schema_extra=impact(Impact.NONE)
     )
     max_removed_share: Share | None = Field(
-        None, description="Largest share of the models one revision may remove.", json_schema_extra=planned(Impact.NONE)
+        None, description="Largest share of the models one revision may remove.", json_schema_extra=impact(Impact.NONE)
     )
     protect: list[Glob] = Field(
         default_factory=list,
         description="Objects that no revision may remove, as `model/NAME` or `node/NAME` with `*`.",
-        json_schema_extra=planned(Impact.NONE),
+        json_schema_extra=impact(Impact.NONE),
     )
 
 
@@ -240,7 +240,7 @@ class Cluster(SpecModel):
     sync: Literal["auto", "manual"] = Field(
         "auto",
         description="Whether a valid commit is taken up by itself, or waits for `llmgw apply`.",
-        json_schema_extra=planned(Impact.NONE),
+        json_schema_extra=impact(Impact.NONE),
     )
     source: SourceRules = Field(
         default_factory=SourceRules,
@@ -250,7 +250,7 @@ class Cluster(SpecModel):
     guard: Guard = Field(
         default_factory=Guard,
         description="What one revision may remove without its saying so.",
-        json_schema_extra=planned(Impact.NONE),
+        json_schema_extra=impact(Impact.NONE),
     )
     control: Control = Field(
         default_factory=Control, description="How the control plane decides.", json_schema_extra=impact(Impact.LIVE)

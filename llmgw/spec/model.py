@@ -267,7 +267,7 @@ class Model(SpecModel):
         json_schema_extra=planned(Impact.LIVE),
     )
     protect: bool = Field(
-        False, description="No revision may remove it without saying so.", json_schema_extra=planned(Impact.NONE)
+        False, description="No revision may remove it without saying so.", json_schema_extra=impact(Impact.NONE)
     )
 
     @model_validator(mode="after")

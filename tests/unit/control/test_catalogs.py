@@ -3,7 +3,6 @@
 import itertools
 
 import pytest
-from llmgw.sim.source import FakeSource
 
 from llmgw.base.ids import Revision
 from llmgw.base.time import Instant
@@ -11,6 +10,7 @@ from llmgw.catalog.source import SourceFailed, SourceTree, Trouble
 from llmgw.control.catalogs import Catalogs
 from llmgw.ports.sinks import Event
 from llmgw.ports.trees import Passed
+from llmgw.sim.source import FakeSource
 
 CLUSTER = "apiVersion: llmgw/v1\nkind: Cluster\nname: {name}\n"
 RULES = "source: {rewrite: hold}\n"
