@@ -1,6 +1,6 @@
 """`Shard`: what the brain remembers of one shard, and how it is told. The rules are in `state`; only that module changes it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from llmgw.agent.liveness import Liveness
@@ -102,7 +102,8 @@ class Shard:
             ended = Ended(attempt, code, text, now - at, tail)
         ready = self.phase is Phase.READY
         return ShardReport(
-            spec=self.running or self.spec,
+            # the model's name is the order's: a model may be renamed while its engine runs
+            spec=replace(self.running, model=self.spec.model) if self.running else self.spec,
             phase=Phase.DRAINING if draining and ready else self.phase,
             age=now - self.since,
             attempt=self.attempt,

@@ -38,10 +38,18 @@ class ObjectChange:
 
 
 def diff(before: Catalog | None, after: Catalog) -> tuple[ObjectChange, ...]:
-    """Return what changes from one catalog to the other, by kind and name."""
+    """Return what changes from one catalog to the other, by kind and name; a renamed model is one that changed its name."""
     old = _objects(before) if before is not None else {}
     new = _objects(after)
     changes = []
+    moved = {
+        ("Model", model.moved_from): ("Model", name)
+        for name, model in after.models.items()
+        if model.moved_from is not None and ("Model", model.moved_from) in old
+    }
+    for key, to in moved.items():
+        if to not in old:
+            old[to] = old.pop(key)
     for kind, name in sorted(old.keys() | new.keys()):
         key = (kind, name)
         if key not in new:

@@ -4,7 +4,8 @@ A `Guarded` is kept with the catalog in force, in the store, too: deleting a pro
 delete the protection. To give an object up, a commit first takes `protect` away, or says what it removes: in a trailer of
 its message, or on the command line of `llmgw apply`, naming each object. So the last object can be removed as well.
 
-Objects are known by kind and name, so a moved file removes nothing. What is named is not counted against the limits.
+Objects are known by kind and name, so a moved file removes nothing; nor does a model that takes another name. What is
+named is not counted against the limits.
 """
 
 import re
@@ -78,7 +79,7 @@ def addresses(catalog: Catalog) -> set[str]:
 
 def refusals(before: Guarded, after: Catalog, allowed: frozenset[str] = frozenset()) -> tuple[Refusal, ...]:
     """Return every rule that a revision breaks by what it removes; none if it may be taken."""
-    left = addresses(after)
+    left = addresses(after) | {f"model/{model.moved_from}" for model in after.models.values() if model.moved_from}
     gone = [one for one in before.objects if one.address not in left and one.address not in allowed]
     names = tuple(one.address for one in gone)
     models = tuple(name for name in names if name.startswith("model/"))

@@ -26,6 +26,7 @@ def cross_check(objects: list[Read], *, all_readable: bool) -> list[Problem]:
         *_one_cluster(objects, all_readable=all_readable),
         *_unique_objects(objects),
         *_unique_names_served(objects),
+        *_moves(objects),
         *_profile_engines(objects),
         *_cluster_engines(objects),
         *_profile_names(objects),
@@ -57,6 +58,24 @@ def _unique_objects(objects: list[Read]) -> Iterator[Problem]:
             message = f"{what} is already defined at {first[key].where(('name',))}; rename or remove one of them"
             yield document.problem(("name",), "duplicate-object", message)
         first.setdefault(key, document)
+
+
+def _moves(objects: list[Read]) -> Iterator[Problem]:
+    """A name that a model moved from is free, and given up once."""
+    there = {each.document.name for each in objects if each.document.kind == "Model"}
+    first: dict[str, Document] = {}
+    for each in objects:
+        old = each.spec.moved_from if isinstance(each.spec, Model) else None
+        if old is None:
+            continue
+        if old in there:
+            message = f"model {quoted(old)} is still there; remove it, or this line if the models are different ones"
+            yield each.document.problem(("moved_from",), "moved-from-is-there", message)
+        elif old in first:
+            where = first[old].where(("moved_from",))
+            message = f"model {quoted(old)} already became another one at {where}; remove one of the two lines"
+            yield each.document.problem(("moved_from",), "moved-twice", message)
+        first.setdefault(old, each.document)
 
 
 def _unique_names_served(objects: list[Read]) -> Iterator[Problem]:

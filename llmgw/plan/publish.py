@@ -25,7 +25,8 @@ def table_of(
     """
     before = snapshot.previous.table
     endpoints = tuple(
-        Endpoint(one.id, one.model, one.address, one.spec.served_name)
+        # the engine that runs, not the next one: a renamed model's still goes by the old name
+        Endpoint(one.id, one.model, one.address, (one.report.spec if one.report else one.spec).served_name)
         for one in sorted(replicas, key=lambda one: one.id)
         if one.address is not None and one.serves and not one.draining and not one.leaving
     )

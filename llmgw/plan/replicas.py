@@ -6,7 +6,7 @@ the order leaves out is on its way out; it still claims its ports and its cards 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmgw.base.ids import Epoch, ModelName, NodeName, ReplicaId, order_of, replica_id
 from llmgw.base.time import Instant
@@ -180,6 +180,12 @@ def _on_node(snapshot: Snapshot, node: NodeName, view: NodeView) -> Iterator[tup
     for key, shard in reported.items():
         leaving = order is not None or shard.phase is Phase.STOPPING
         yield Part(node, shard.spec, shard, routes.get(key), answers, heard, leaving), shard.draining
+
+
+def renamed(one: Replica, model: ModelName) -> Replica:
+    """Return a replica under its model's new name. Its id stays, and what its engine calls the model until it starts anew."""
+    parts = tuple(replace(part, spec=replace(part.spec, model=model)) for part in one.parts)
+    return replace(one, model=model, parts=parts)
 
 
 def by_id(one: Replica) -> tuple[int, int]:

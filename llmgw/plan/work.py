@@ -17,7 +17,7 @@ from llmgw.fleet.view import NeverSeen, Reporting, report_of
 from llmgw.plan.capacity import Ledger
 from llmgw.plan.losses import losses
 from llmgw.plan.placement import Place, listens_on, reached_at, why_not_here
-from llmgw.plan.replicas import Part, Replica, by_id, existing
+from llmgw.plan.replicas import Part, Replica, by_id, existing, renamed
 from llmgw.plan.result import Action, Hold, Verb
 from llmgw.plan.snapshot import Act, GaveUp, Rollout, Snapshot
 from llmgw.spec.identity import restart_hash
@@ -65,8 +65,12 @@ class Work:
         self._made: Ledger | None = None
         self._going: list[Replica] | None = None
         self._by_model: dict[ModelName, set[ReplicaId]] = {}
-        for one in self.replicas.values():
-            self._by_model.setdefault(one.model, set()).add(one.id)
+        moved = {model.moved_from: name for name, model in self.models.items() if model.moved_from not in self.models}
+        for name, one in self.replicas.items():
+            if one.model in moved and one.model not in self.models:
+                self.replicas[name] = one = renamed(one, moved[one.model])  # noqa: PLW2901 - the one that is filed below
+                self.changed.update(one.nodes)
+            self._by_model.setdefault(one.model, set()).add(name)
         self._targets = {act.target: act for act in self.acts if act.kind in ("drain", "restart")}
         self._cards = self._bad_cards()
 

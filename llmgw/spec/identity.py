@@ -22,10 +22,11 @@ from llmgw.spec.profile import Profile
 def restart_hash(model: Model, profile: Profile, engine: EngineDefinition | None) -> RestartHash:
     """Return 16 hexadecimal digits that change exactly when a replica must be replaced by a new one.
 
+    The model's name is no part of it: replicas are compared within a model, and a renamed model keeps its own.
+
     `engine` is the cluster's own definition of the profile's engine, if it has one.
     """
     parts = {
-        "model": model.name,
         "weights": _restarting(model.weights),
         "profile": _restarting(profile),
         "engine": _restarting(engine) if engine is not None else {},

@@ -213,6 +213,11 @@ class Model(SpecModel):
     )
     kind: Literal["Model"] = Field(description="Always `Model`.", json_schema_extra=impact(Impact.NONE))
     name: Name = Field(description="Name that clients ask for.", json_schema_extra=impact(Impact.NONE))
+    moved_from: Name | None = Field(
+        None,
+        description="Name this model had before: its replicas are kept, under the new name. Remove it when that is done.",
+        json_schema_extra=impact(Impact.NONE),
+    )
     aliases: list[Alias] = Field(
         default_factory=list, description="Further names that clients may use.", json_schema_extra=impact(Impact.ROUTE)
     )

@@ -4,6 +4,7 @@ import pytest
 
 from llmgw.base.ids import Revision
 from llmgw.catalog.catalog import Catalog
+from llmgw.catalog.diff import diff
 from llmgw.catalog.digest import tree_digest
 from llmgw.catalog.guard import allowed_by, guarded, refusals
 from llmgw.catalog.source import SourceTree
@@ -121,3 +122,16 @@ def test_the_digest_is_of_paths_and_contents_alone() -> None:
     others = [{"a.yaml": b"xy", "b.yaml": b""}, {"a.yaml": b"x", "c.yaml": b"y"}, {"a.yaml": b"x"}]
     assert len({tree_digest(SourceTree(Revision("r"), files)) for files in others} | {tree_digest(one)}) == 4
     assert tree_digest(SourceTree(Revision("r1"), one.files, {"l.yaml": "symlink"})) != tree_digest(one)
+
+
+def test_a_model_that_takes_another_name_is_not_removed() -> None:
+    before = guarded(catalog(cluster(guard={"max_removed": 0, "protect": ["model/*"]}), model("old")))
+    moved = catalog(cluster(), model("new", weights={"path": "/weights/old.gguf"}, moved_from="old"))
+    assert refusals(before, moved) == ()
+    assert refusals(before, catalog(cluster(), model("new"))) != ()
+    (change,) = [one for one in diff(catalog(model("old")), moved) if one.kind == "Model"]
+    assert (change.action, change.name, [one.path for one in change.fields]) == (
+        "update",
+        "new",
+        ["name", "moved_from"],
+    )

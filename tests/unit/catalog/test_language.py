@@ -308,3 +308,9 @@ def test_what_nothing_acts_on_is_a_warning_at_its_key_and_once_for_a_whole_kind(
         ("m.yaml:8:1 'limits' is checked and kept; nothing acts on it yet", "warning"),
         ("t.yaml:2:7 Tenant objects are checked and kept; nothing acts on them yet", "warning"),
     ]
+
+
+def test_a_model_moves_from_a_name_that_is_free_and_only_one_does() -> None:
+    assert told(CPU + "moved_from: m\n")[0].endswith(
+        "model 'm' is still there; remove it, or this line if the models are different ones [moved-from-is-there]"
+    )

@@ -30,6 +30,8 @@ UNAFFECTED: dict[str, Object] = {
     "replicas": model("m", 7),
     "aliases": model("m", aliases=["x", "y"]),
     "priority": model("m", priority=3),
+    "model name": model("n", weights={"path": "/weights/m.gguf"}),
+    "moved": model("n", weights={"path": "/weights/m.gguf"}, moved_from="m"),
     "profile name": model("m", profile={"name": "renamed"}),
     "profile priority": model("m", profile={"priority": 3}),
     "start timeout": model("m", profile={"start_timeout": "1h"}),
@@ -46,7 +48,6 @@ UNAFFECTED: dict[str, Object] = {
     ),
 }
 AFFECTED: dict[str, Object] = {
-    "model name": model("n", weights={"path": "/weights/m.gguf"}),
     "weights": model("m", weights={"path": "/weights/other.gguf"}),
     "args": model("m", 1, "--ctx-size", "1"),
     "order of args": model("m", 1, "1", "--ctx-size"),
