@@ -21,10 +21,11 @@ check: $(VENV)/.dev ## Formatting, lint, types, layers, schemas, the example clu
 	@$(BIN)/pre-commit run --all-files
 
 unit: $(VENV)/.dev ## Tests without processes
-	@$(BIN)/pytest tests --ignore tests/live --ignore tests/bench $(ARGS)
+	@$(BIN)/pytest tests --ignore tests/live --ignore tests/bench --ignore tests/sim $(ARGS)
+	@LLMGW_SIM_SEEDS=$${LLMGW_SIM_SEEDS:-200} $(BIN)/pytest tests/sim -n auto $(ARGS)
 
 live: $(VENV)/.dev ## Tests with real processes: git, sshd, llama.cpp
-	@$(BIN)/pytest tests/live $(ARGS)
+	@$(BIN)/pytest tests/live -n 3 --dist loadfile $(ARGS)
 
 bench: $(VENV)/.bench ## Figures, as ratios taken in one run
 	@$(BIN)/pytest tests/bench -s $(ARGS)
@@ -34,7 +35,7 @@ fuzz: $(VENV)/.dev ## The fuzz tests, twenty times as long
 
 SEEDS ?= 1000
 sim: $(VENV)/.dev ## The simulation; SEEDS=10000 for a long run
-	@LLMGW_SIM_SEEDS=$(SEEDS) $(BIN)/pytest tests/sim $(ARGS)
+	@LLMGW_SIM_SEEDS=$(SEEDS) $(BIN)/pytest tests/sim -n auto $(ARGS)
 
 schemas: $(VENV)/.dev ## Write schemas/ from the code
 	@$(BIN)/llmgw schema

@@ -119,8 +119,10 @@ class Lab:
         self.write("nodes/local.yaml", NODE)
 
     def _ports(self) -> str:
-        # ranges of labs that run one after the other do not meet, since a port of an ended engine rests for a minute
-        first = 20000 + (os.getpid() * 7 + time.monotonic_ns() // 1_000_000) % 9000
+        # ranges of labs that run one after the other do not meet, since a port of an ended engine rests for a minute; nor do
+        # those of labs that run side by side
+        beside = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 3
+        first = 20000 + 3000 * beside + (os.getpid() * 7 + time.monotonic_ns() // 1_000_000) % 2900
         return f"  ports: [{first}, {first + 40}]\n"
 
     # what a person writes

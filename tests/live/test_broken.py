@@ -111,9 +111,12 @@ def test_an_engine_of_a_wiped_agent_is_named(lab: Lab) -> None:
     _restart_agent(lab)
     (lab.root / "ag/id").write_text("")
     lab.start_agent()
-    lab.until(lambda: "another agent's state directory" in lab.log("agent.log"), "the foreign engine to be named")
-    line = next(line for line in lab.log("agent.log").splitlines() if "another agent's state directory" in line)
-    assert f"pid={engine}" in line
+
+    def is_named() -> bool:
+        told = [line for line in lab.log("agent.log").splitlines() if "another agent's state directory" in line]
+        return any(f"pid={engine}" in line for line in told)
+
+    lab.until(is_named, "the foreign engine to be named")
     assert alive(engine), "what is not provably ours is not killed"
 
 
