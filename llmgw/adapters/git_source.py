@@ -40,10 +40,11 @@ class _Place:
 
 
 class GitSource:
-    """A `TreeSource` over one directory."""
+    """A `TreeSource` over one directory: of HEAD, or of another revision, which is then read once."""
 
-    def __init__(self, directory: Path, clock: Clock) -> None:
+    def __init__(self, directory: Path, clock: Clock, revision: str = "") -> None:
         self._directory = directory
+        self._revision = revision
         self._clock = clock
         self._place: _Place | None = None
         self._signature: object = None
@@ -126,11 +127,23 @@ class GitSource:
         return _Place(Path(git_dir), (self._directory / common_dir).resolve(), prefix.rstrip("/"))
 
     async def _head(self) -> bytes:
+        if self._revision:
+            return await self._named()
         try:
             return (await self._git("rev-parse", "--verify", "--quiet", "HEAD^{commit}")).strip()
         except GitFailed as error:
             raise GitFailed(
                 f"the git repository of {self._directory} has no commit yet; commit the cluster directory"
+            ) from error
+
+    async def _named(self) -> bytes:
+        try:
+            # what begins with a dash is no option after this
+            asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{self._revision}^{{commit}}")
+            return (await self._git(*asked)).strip()
+        except GitFailed as error:
+            raise GitFailed(
+                f"the git repository of {self._directory} has no commit {self._revision!r}; fetch it, or name another"
             ) from error
 
     async def _blobs(self, digests: dict[str, str]) -> dict[str, bytes]:

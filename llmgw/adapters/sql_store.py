@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from llmgw.adapters import sql_plans
 from llmgw.base.ids import Epoch, NodeName, OwnerId, Revision
 from llmgw.base.time import Instant
 from llmgw.catalog.source import SourceTree
@@ -92,6 +93,7 @@ class SqlStore:
         self._engine = _engine(url)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._recorded = 0
+        self.plans = sql_plans.SqlPlans(self._engine, self._run)
         if self._engine.dialect.name == "sqlite":
             sa.event.listen(self._engine, "connect", _configure_sqlite)
 
@@ -253,6 +255,7 @@ class SqlStore:
     def _prepare(self, *, alone: bool) -> None:
         with self._engine.begin() as connection:
             _meta.create_all(connection)
+            sql_plans.meta.create_all(connection)
             version = connection.execute(sa.select(_schema.c.version)).scalar()
             if version is None:
                 connection.execute(sa.insert(_schema).values(version=SCHEMA_VERSION))

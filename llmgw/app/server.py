@@ -42,6 +42,7 @@ from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs, CatalogState, compile_in_thread
 from llmgw.control.leadership import Leadership
 from llmgw.control.operator import OperatorApi
+from llmgw.control.plan_api import PlanApi
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.sessions import SILENCE, Sessions, silence_limit
 from llmgw.control.status import Control, status
@@ -160,14 +161,9 @@ class _Server:
         )
 
     def _admin_api(self) -> AdminApi:
-        operator = OperatorApi(
-            self._acts,
-            self._store,
-            self._clock,
-            self._reconciler.snapshot,
-            self._leadership.why_not,
-            self._wake,
-        )
+        snapshot = self._reconciler.snapshot
+        operator = OperatorApi(self._acts, self._store, self._clock, snapshot, self._leadership.why_not, self._wake)
+        plans = PlanApi(self._catalogs, snapshot, self._store, self._store.plans, self._clock, self._ids, __version__)
         return AdminApi(
             self._catalogs,
             self._reconciler,
@@ -176,6 +172,7 @@ class _Server:
             self._sessions.logs,
             compile_in_thread,
             operator,
+            plans,
         )
 
     async def run(self) -> None:

@@ -1,8 +1,8 @@
 """The `llmgw` command: its subcommands, and the one place where errors become exit codes.
 
-Exit codes: 0 done · 1 failed · 2 changes present (`plan --detailed-exitcode` only) · 5 not done in time (`drain --wait`) ·
-64 wrong usage. Wrong usage is not the
-usual 2 of this library, since a typo in CI would read as "changes present".
+Exit codes: 0 done · 1 failed · 2 changes present (`plan --detailed-exitcode` only) · 3 a saved plan is stale · 4 a guard
+refused · 5 not done or not healthy in time · 64 wrong usage. Wrong usage is not the usual 2 of this library, since a typo in
+CI would read as "changes present".
 """
 
 import os
@@ -14,9 +14,22 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
+from llmgw.cli.changing import COMMANDS as PLAN_COMMANDS
 from llmgw.cli.operating import COMMANDS
 from llmgw.cli.options import Json, Server
-from llmgw.cli.outcomes import FAILED, INTERRUPTED, WRONG_USAGE, Failed, WrongUsage
+from llmgw.cli.outcomes import (
+    FAILED,
+    GUARDED,
+    INTERRUPTED,
+    NOT_HEALTHY,
+    STALE,
+    WRONG_USAGE,
+    Failed,
+    GuardRefused,
+    NotHealthy,
+    StalePlan,
+    WrongUsage,
+)
 
 app = typer.Typer(
     name="llmgw",
@@ -204,32 +217,6 @@ def schema(
 
 
 @app.command()
-def plan(
-    directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", envvar="LLMGW_CLUSTER", help="The cluster directory.", show_default="."),
-    ] = None,
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Suppose this: 'node NAME lost', 'node NAME cordoned', 'gpu UUID unhealthy' or 'model NAME replicas=N'. "
-            "May be repeated; without DIR, of the revision in force.",
-        ),
-    ] = None,
-    server: Server = "",
-    as_json: Json = False,
-    detailed_exitcode: Annotated[
-        bool, typer.Option("--detailed-exitcode", help="Exit with 2 if there are changes.")
-    ] = False,
-) -> None:
-    """Say what a cluster directory would change in the running cluster, and why."""
-    from llmgw.cli.planning import show_plan
-
-    show_plan(directory, what_if or [], server, as_json=as_json, detailed_exitcode=detailed_exitcode)
-
-
-@app.command()
 def status(
     server: Server = "",
     as_json: Json = False,
@@ -350,7 +337,7 @@ def doctor(
     examine(directory, listen, state_dir, server, as_json=as_json)
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, *PLAN_COMMANDS):
     app.command()(command)
 
 
@@ -394,15 +381,22 @@ def exit_code(command: Callable[[], object]) -> int:
         path = getattr(getattr(error, "ctx", object()), "command_path", "llmgw")
         _complain(f"{error.format_message().rstrip('.')}. Try `{path} --help`.")
         return WRONG_USAGE
-    except WrongUsage as error:
-        _complain(str(error))
-        return WRONG_USAGE
     except Failed as error:
         _complain(str(error))
-        return FAILED
+        return _code_of(error)
     except (KeyboardInterrupt, Abort):
         return INTERRUPTED
     return code if isinstance(code, int) else 0
+
+
+def _code_of(error: Failed) -> int:
+    codes: dict[type[Failed], int] = {
+        WrongUsage: WRONG_USAGE,
+        StalePlan: STALE,
+        GuardRefused: GUARDED,
+        NotHealthy: NOT_HEALTHY,
+    }
+    return codes.get(type(error), FAILED)
 
 
 def _complain(text: str) -> None:

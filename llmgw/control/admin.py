@@ -1,7 +1,7 @@
 """The admin API: plain JSON over HTTP on a Unix socket (0600) and, if asked for, on a TCP address. Not the data plane.
 
 `GET /v1/status` · `POST /v1/plan` (a whole tree in, what it would change out) · `GET /v1/logs` · `GET /metrics` ·
-`GET /health` · what `operator` has.
+`GET /health` · what `operator` and `plan_api` have.
 What one of these refuses is `{"error": "one line that says what to do"}` with a 4xx or 5xx status.
 """
 
@@ -20,7 +20,8 @@ from llmgw.catalog.compile import Accepted, Rejected
 from llmgw.catalog.source import SourceTree
 from llmgw.control.catalogs import Catalogs, Compile
 from llmgw.control.operator import OperatorApi
-from llmgw.control.preview import as_json, preview
+from llmgw.control.plan_api import PlanApi
+from llmgw.control.preview import preview
 from llmgw.control.reconcile import Reconciler
 from llmgw.fleet.view import Reporting
 from llmgw.plan.replicas import Replica, existing
@@ -49,6 +50,7 @@ class AdminApi:
         logs: AskLogs,
         compiler: Compile,
         operator: OperatorApi,
+        plans: PlanApi,
     ) -> None:
         self._catalogs = catalogs
         self._reconciler = reconciler
@@ -57,6 +59,7 @@ class AdminApi:
         self._logs = logs
         self._compile = compiler
         self._operator = operator
+        self._plans = plans
         self._runner: web.AppRunner | None = None
         self._socket: Path | None = None
 
@@ -69,6 +72,7 @@ class AdminApi:
         app.router.add_post("/v1/plan", self._post_plan)
         app.router.add_get("/v1/logs", self._get_logs)
         self._operator.add_to(app)
+        self._plans.add_to(app)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
         await self._runner.setup()
         await _clear(socket)
@@ -103,6 +107,7 @@ class AdminApi:
         supposed = body.get("what_if", []) if isinstance(body, dict) else []
         in_force = self._catalogs.state.value.catalog
         outcome: Accepted | Rejected | None = None
+        tree: SourceTree | None = None
         if isinstance(body, dict) and supposed and "files" not in body and in_force is not None:
             outcome = Accepted(in_force, ())
         else:
@@ -114,7 +119,7 @@ class AdminApi:
             shown = preview(outcome, in_force, self._reconciler.snapshot(), tuple(map(str, supposed)))
         except CannotSuppose as error:
             return _refuse(400, str(error))
-        return web.json_response(as_json(shown))
+        return web.json_response(await self._plans.answer(shown, tree, body))
 
     async def _get_logs(self, request: web.Request) -> web.Response:
         replica = ReplicaId(request.query.get("replica", ""))
