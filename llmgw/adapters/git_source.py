@@ -43,11 +43,15 @@ class _Place:
 
 
 class GitSource:
-    """A `TreeSource` over one directory; `path` leads from there to the cluster directory, as a bare repository needs."""
+    """A `TreeSource` over one directory: of HEAD, or of another revision, which is then read once.
 
-    def __init__(self, directory: Path, clock: Clock, path: str = "") -> None:
+    `path` leads from the directory to the cluster directory, as a bare repository needs.
+    """
+
+    def __init__(self, directory: Path, clock: Clock, path: str = "", revision: str = "") -> None:
         self._directory = directory
         self._path = path.strip("/")
+        self._revision = revision
         self._clock = clock
         self._place: _Place | None = None
         self._signature: object = None
@@ -138,6 +142,8 @@ class GitSource:
         return _Place(Path(git_dir), (self._directory / common_dir).resolve(), prefix.rstrip("/"))
 
     async def _head(self) -> bytes:
+        if self._revision:
+            return await self._named()
         try:
             return (await self._git.run("rev-parse", "--verify", "--quiet", "HEAD^{commit}")).strip()
         except GitFailed as error:
@@ -154,6 +160,16 @@ class GitSource:
             raise _Nothing(
                 f"the git repository of {self._directory} has no commit yet; commit the cluster directory",
                 Trouble.EMPTY,
+            ) from error
+
+    async def _named(self) -> bytes:
+        try:
+            # what begins with a dash is no option after this
+            asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{self._revision}^{{commit}}")
+            return (await self._git.run(*asked)).strip()
+        except GitFailed as error:
+            raise GitFailed(
+                f"the git repository of {self._directory} has no commit {self._revision!r}; fetch it, or name another"
             ) from error
 
 

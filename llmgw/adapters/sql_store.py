@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from llmgw.adapters import sql_revisions
+from llmgw.adapters import sql_plans, sql_revisions
 from llmgw.base.ids import Epoch, NodeName, OwnerId, Revision
 from llmgw.base.time import Instant
 from llmgw.catalog.source import SourceTree
@@ -94,6 +94,7 @@ class SqlStore:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         self._recorded = 0
         self.revisions = sql_revisions.SqlRevisions(self._engine, self._run)
+        self.plans = sql_plans.SqlPlans(self._engine, self._run)
         if self._engine.dialect.name == "sqlite":
             sa.event.listen(self._engine, "connect", _configure_sqlite)
 
@@ -256,6 +257,7 @@ class SqlStore:
         with self._engine.begin() as connection:
             _meta.create_all(connection)
             sql_revisions.meta.create_all(connection)
+            sql_plans.meta.create_all(connection)
             version = connection.execute(sa.select(_schema.c.version)).scalar()
             if version is None:
                 connection.execute(sa.insert(_schema).values(version=SCHEMA_VERSION))

@@ -51,6 +51,7 @@ from llmgw.control.commit_status import Statuses
 from llmgw.control.hooks import SourceRoutes
 from llmgw.control.leadership import Leadership
 from llmgw.control.operator import OperatorApi
+from llmgw.control.plan_api import PlanApi
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.sessions import SILENCE, Sessions, silence_limit
 from llmgw.control.status import Control, status
@@ -146,14 +147,9 @@ class _Server:
         )
 
     def _admin_api(self) -> AdminApi:
-        operator = OperatorApi(
-            self._acts,
-            self._store,
-            self._clock,
-            self._reconciler.snapshot,
-            self._leadership.why_not,
-            self._wake,
-        )
+        snapshot = self._reconciler.snapshot
+        operator = OperatorApi(self._acts, self._store, self._clock, snapshot, self._leadership.why_not, self._wake)
+        plans = PlanApi(self._catalogs, snapshot, self._store, self._store.plans, self._clock, self._ids, __version__)
         return AdminApi(
             self._catalogs,
             self._reconciler,
@@ -162,9 +158,10 @@ class _Server:
             self._sessions.logs,
             compile_in_thread,
             operator,
+            plans,
             (
                 *SourceRoutes(self._catalogs.hint, self._catalogs.permit, self._hook_secret, self._clock).routes(),
-                *ApplyApi(self._adoption, self._reconciler, self._clock).routes(),
+                *ApplyApi(self._adoption, plans, self._reconciler, self._clock).routes(),
             ),
         )
 

@@ -106,6 +106,11 @@ def _named(items: list[Any]) -> Mapping[str, BaseModel]:
 def _text(value: Any) -> str:
     if value is None:
         return ""
+    return json.dumps(value, ensure_ascii=False, default=_written)
+
+
+def _written(value: Any) -> Any:
+    """Return an object, wherever it stands in a value, as it is written; a secret is its reference."""
     if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json", exclude_unset=True)
-    return json.dumps(value, ensure_ascii=False)
+        return value.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    raise TypeError(f"{type(value).__name__} is not a value of a file")

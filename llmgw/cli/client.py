@@ -7,7 +7,7 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmgw.cli.outcomes import Failed, GuardRefused, WrongUsage
+from llmgw.cli.outcomes import Failed, GuardRefused, NoServer, ServerRefused, WrongUsage
 
 PATIENCE = 60.0
 """Seconds for an answer."""
@@ -41,13 +41,13 @@ def ask(server: str, method: str, path: str, body: dict[str, Any] | None = None)
         answer = connection.getresponse()
         data = json.loads(answer.read())
     except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise Failed(
+        raise NoServer(
             f"no llmgw server answers at {where}; start one with `llmgw server DIR`, or name it with --server"
         ) from error
     except PermissionError as error:
         raise Failed(f"the server's socket {where} belongs to another user; run this as that user") from error
     except TimeoutError as error:
-        raise Failed(f"the llmgw server at {where} did not answer within {PATIENCE:.0f} s") from error
+        raise NoServer(f"the llmgw server at {where} did not answer within {PATIENCE:.0f} s") from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise Failed(f"what answers at {where} is not an llmgw server: {error}") from error
     finally:
@@ -59,7 +59,7 @@ def ask(server: str, method: str, path: str, body: dict[str, Any] | None = None)
     if answer.status == 403:
         raise GuardRefused(str(data.get("error", "a guard refused it")))
     if answer.status != 200:
-        raise Failed(str(data.get("error", f"the server answered {answer.status}")))
+        raise ServerRefused(str(data.get("error", f"the server answered {answer.status}")), answer.status, data)
     return data
 
 

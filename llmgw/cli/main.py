@@ -1,8 +1,8 @@
 """The `llmgw` command: its subcommands, and the one place where errors become exit codes.
 
-Exit codes: 0 done · 1 failed · 2 changes present (`plan --detailed-exitcode` only) · 4 a guard refused · 5 not done in time
-(`drain --wait`) · 64 wrong usage. Wrong usage is not the usual 2 of this library, since a typo in CI would read as
-"changes present".
+Exit codes: 0 done · 1 failed · 2 changes present (`plan --detailed-exitcode` only) · 3 a saved plan is stale · 4 a guard
+refused · 5 not done or not healthy in time · 64 wrong usage. Wrong usage is not the usual 2 of this library, since a typo in
+CI would read as "changes present".
 """
 
 import os
@@ -14,10 +14,23 @@ from typing import Annotated
 import typer
 from typer.exceptions import Abort, TyperException
 
+from llmgw.cli.changing import COMMANDS as CHANGING
 from llmgw.cli.node_commands import node_check, node_install
 from llmgw.cli.operating import COMMANDS as OPERATING
 from llmgw.cli.options import Json, Server
-from llmgw.cli.outcomes import FAILED, GUARDED, INTERRUPTED, WRONG_USAGE, Failed, GuardRefused, WrongUsage
+from llmgw.cli.outcomes import (
+    FAILED,
+    GUARDED,
+    INTERRUPTED,
+    NOT_HEALTHY,
+    STALE,
+    WRONG_USAGE,
+    Failed,
+    GuardRefused,
+    NotHealthy,
+    StalePlan,
+    WrongUsage,
+)
 from llmgw.cli.revision_commands import COMMANDS as REVISIONS
 
 app = typer.Typer(
@@ -289,32 +302,6 @@ def schema(
 
 
 @app.command()
-def plan(
-    directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="[DIR]", envvar="LLMGW_CLUSTER", help="The cluster directory.", show_default="."),
-    ] = None,
-    what_if: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Suppose this: 'node NAME lost', 'node NAME cordoned', 'gpu UUID unhealthy' or 'model NAME replicas=N'. "
-            "May be repeated; without DIR, of the revision in force.",
-        ),
-    ] = None,
-    server: Server = "",
-    as_json: Json = False,
-    detailed_exitcode: Annotated[
-        bool, typer.Option("--detailed-exitcode", help="Exit with 2 if there are changes.")
-    ] = False,
-) -> None:
-    """Say what a cluster directory would change in the running cluster, and why."""
-    from llmgw.cli.planning import show_plan
-
-    show_plan(directory, what_if or [], server, as_json=as_json, detailed_exitcode=detailed_exitcode)
-
-
-@app.command()
 def status(
     server: Server = "",
     as_json: Json = False,
@@ -361,7 +348,7 @@ def doctor(
     examine(directory, listen, state_dir, server, as_json=as_json)
 
 
-for command in (*OPERATING, *REVISIONS):
+for command in (*OPERATING, *CHANGING, *REVISIONS):
     app.command()(command)
 node.command("install")(node_install)
 node.command("check")(node_check)
@@ -407,18 +394,22 @@ def exit_code(command: Callable[[], object]) -> int:
         path = getattr(getattr(error, "ctx", object()), "command_path", "llmgw")
         _complain(f"{error.format_message().rstrip('.')}. Try `{path} --help`.")
         return WRONG_USAGE
-    except WrongUsage as error:
-        _complain(str(error))
-        return WRONG_USAGE
-    except GuardRefused as error:
-        _complain(str(error))
-        return GUARDED
     except Failed as error:
         _complain(str(error))
-        return FAILED
+        return _code_of(error)
     except (KeyboardInterrupt, Abort):
         return INTERRUPTED
     return code if isinstance(code, int) else 0
+
+
+def _code_of(error: Failed) -> int:
+    codes: dict[type[Failed], int] = {
+        WrongUsage: WRONG_USAGE,
+        StalePlan: STALE,
+        GuardRefused: GUARDED,
+        NotHealthy: NOT_HEALTHY,
+    }
+    return codes.get(type(error), FAILED)
 
 
 def _complain(text: str) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from llmgw.cli.options import Json, Server
+from llmgw.cli.outcomes import WrongUsage
 
 Target = Annotated[str, typer.Argument(metavar="TARGET", help="node/NAME, gpu/UUID or replica/ID.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; shown in plans and status.", show_default=False)]
@@ -61,7 +62,9 @@ def restart(
 
 
 def get(
-    what: Annotated[str, typer.Argument(metavar="TABLE", help="nodes, gpus, models, replicas, endpoints or events.")],
+    what: Annotated[
+        str, typer.Argument(metavar="TABLE", help="nodes, gpus, models, replicas, endpoints, events or snapshot.")
+    ],
     output: Annotated[str, typer.Option("--output", "-o", help="wide or json.", show_default=False)] = "",
     filters: Annotated[
         list[str] | None, typer.Option("--filter", metavar="COLUMN=VALUE", help="Only such rows. May be repeated.")
@@ -69,11 +72,19 @@ def get(
     sort: Annotated[str, typer.Option(metavar="COLUMN", help="Order of rows; -COLUMN for the reverse.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most events.")] = 50,
     since: Annotated[str, typer.Option(help="Oldest events: 2h, or 2026-12-24T18:00Z.", show_default="any")] = "",
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where a snapshot goes.")] = None,
     server: Server = "",
 ) -> None:
-    """Show a table: nodes, gpus, models, replicas, endpoints or events."""
+    """Show a table (nodes, gpus, models, replicas, endpoints or events), or save all that a plan is made from (snapshot)."""
     from llmgw.cli.tables import Asked, show_table
 
+    if what == "snapshot":
+        from llmgw.cli.offline import save_snapshot
+
+        save_snapshot(out, server)
+        return
+    if out is not None:
+        raise WrongUsage("--out is for `llmgw get snapshot`; tables go to standard output")
     show_table(Asked(what, output, tuple(filters or ()), sort, limit, since), server)
 
 

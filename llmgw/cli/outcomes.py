@@ -1,7 +1,11 @@
 """How a command ends otherwise than done: what it raises, and the exit codes that follow."""
 
+from typing import Any
+
 FAILED = 1
+STALE = 3
 GUARDED = 4
+NOT_HEALTHY = 5
 WRONG_USAGE = 64
 INTERRUPTED = 130
 
@@ -16,3 +20,24 @@ class WrongUsage(Failed):
 
 class GuardRefused(Failed):
     """A guard of what is in force refuses what was asked; the message has the exact override."""
+
+
+class StalePlan(Failed):
+    """What a saved plan relied on has changed; the message says what."""
+
+
+class NotHealthy(Failed):
+    """What was applied failed, or was not healthy in time; the message says what is known of it."""
+
+
+class NoServer(Failed):
+    """No server answers there."""
+
+
+class ServerRefused(Failed):
+    """The server refused a request: with this status, and data beside the message."""
+
+    def __init__(self, text: str, status: int, data: dict[str, Any]) -> None:
+        super().__init__(text)
+        self.status = status
+        self.data = data

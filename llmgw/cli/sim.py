@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llmgw.cli import explaining, planning, states, tables
+from llmgw.cli import explaining, plan_text, states, tables
 from llmgw.cli.outcomes import Failed, WrongUsage
 from llmgw.sim import script as language
 from llmgw.sim.language import ScriptError
@@ -16,7 +16,7 @@ def _table(what: str, rows: list[dict[str, Any]]) -> str:
     return "\n".join(tables.text(rows, tables.Asked(what))) or f"no {what}"
 
 
-TEXTS = Texts(states.text, planning.text, explaining.text, _table)
+TEXTS = Texts(states.text, plan_text.text, explaining.text, _table)
 END = "---"
 """A line that ends the script; below it, a file may keep what it showed before."""
 

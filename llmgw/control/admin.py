@@ -1,7 +1,7 @@
 """The admin API: plain JSON over HTTP on a Unix socket (0600) and, if asked for, on a TCP address. Not the data plane.
 
 `GET /v1/status` · `POST /v1/plan` (a whole tree in, what it would change out) · `GET /v1/logs` · `GET /metrics` ·
-`GET /health` · what `operator` has.
+`GET /health` · what `operator` and `plan_api` have.
 What one of these refuses is `{"error": "one line that says what to do"}` with a 4xx or 5xx status.
 """
 
@@ -16,9 +16,11 @@ from aiohttp import web
 from llmgw.base.ids import NodeName, ReplicaId, ShardId, shard_id
 from llmgw.catalog.compile import Accepted, Rejected
 from llmgw.catalog.guard import allowed_by
+from llmgw.catalog.source import SourceTree
 from llmgw.control.catalogs import Catalogs, Compile
 from llmgw.control.operator import OperatorApi
-from llmgw.control.preview import as_json, preview
+from llmgw.control.plan_api import PlanApi
+from llmgw.control.preview import preview
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.requests import names_from, tree_from
 from llmgw.control.revision_rows import waiting_row
@@ -49,6 +51,7 @@ class AdminApi:
         logs: AskLogs,
         compiler: Compile,
         operator: OperatorApi,
+        plans: PlanApi,
         more: Iterable[web.RouteDef] = (),
     ) -> None:
         self._catalogs = catalogs
@@ -59,6 +62,7 @@ class AdminApi:
         self._compile = compiler
         self._operator = operator
         self._more = tuple(more)
+        self._plans = plans
         self._runner: web.AppRunner | None = None
         self._socket: Path | None = None
 
@@ -72,6 +76,7 @@ class AdminApi:
         app.router.add_get("/v1/logs", self._get_logs)
         self._operator.add_to(app)
         app.router.add_routes(self._more)
+        self._plans.add_to(app)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
         await self._runner.setup()
         await _clear(socket)
@@ -107,6 +112,7 @@ class AdminApi:
         in_force = self._catalogs.state.value.catalog
         outcome: Accepted | Rejected | None = None
         trailers: tuple[str, ...] = ()
+        tree: SourceTree | None = None
         if isinstance(body, dict) and supposed and "files" not in body and in_force is not None:
             outcome = Accepted(in_force, ())
         else:
@@ -121,7 +127,7 @@ class AdminApi:
         except CannotSuppose as error:
             return _refuse(400, str(error))
         waiting = waiting_row(self._catalogs.state.value.waiting)
-        return web.json_response({**as_json(shown), "waiting": waiting})
+        return web.json_response({**await self._plans.answer(shown, tree, body), "waiting": waiting})
 
     async def _get_logs(self, request: web.Request) -> web.Response:
         replica = ReplicaId(request.query.get("replica", ""))

@@ -24,12 +24,13 @@ from llmgw.base.time import Clock
 from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.compile import Rejected
 from llmgw.catalog.digest import tree_digest
-from llmgw.catalog.guard import Guarded, Refusal, allowed_by, guarded, refusals
+from llmgw.catalog.guard import Guarded, allowed_by, guarded, refusals
 from llmgw.catalog.source import SourceTree
 from llmgw.control.catalogs import Candidate, Catalogs, Waiting
 from llmgw.control.leadership import Leadership
 from llmgw.control.revision_book import RevisionBook
 from llmgw.control.revisions import (
+    CannotAdopt,
     Progress,
     Revisions,
     RolledBack,
@@ -57,15 +58,6 @@ SHORTEST = 7
 """Characters of a revision that name it."""
 KEPT_BAD = 50
 T = TypeVar("T")
-
-
-class CannotAdopt(Exception):
-    """What an operator asked for is refused; the message says what to do. `guard` has what a guard refused."""
-
-    def __init__(self, text: str, status: int = 409, guard: tuple[Refusal, ...] = ()) -> None:
-        super().__init__(text)
-        self.status = status
-        self.guard = guard
 
 
 class Adoption:
@@ -194,9 +186,18 @@ class Adoption:
     # as operators ask
 
     async def apply(
-        self, wanted: SourceTree | str, by: str, allowed: frozenset[str] = frozenset(), *, supersede: bool = False
+        self,
+        wanted: SourceTree | str,
+        by: str,
+        allowed: frozenset[str] = frozenset(),
+        *,
+        supersede: bool = False,
+        last_check: Callable[[], Awaitable[tuple[str, ...]]] | None = None,
     ) -> Record:
-        """Take up a tree, or a known revision. Raises CannotAdopt; then nothing has changed."""
+        """Take up a tree, or a known revision. Raises CannotAdopt; then nothing has changed.
+
+        `last_check` is asked in this operator's turn, right before the first effect: what it returns has changed meanwhile.
+        """
         chosen = await self._chosen(wanted)
         async with self._operator():
             current = self.attempted
@@ -209,6 +210,9 @@ class Adoption:
                 return current
             self._check_free(supersede=supersede)
             self._check_guard(chosen, allowed)
+            stale = await self._stored(last_check) if last_check is not None else ()
+            if stale:
+                raise CannotAdopt(f"the saved plan is stale: {'; '.join(stale)}; plan again", stale=stale)
             standing, records = self._taken_up(chosen, by, How.APPLY)
             newest = self._catalogs.state.value.candidate
             if newest is not None and newest.tree.revision != chosen.tree.revision:

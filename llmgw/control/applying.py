@@ -1,22 +1,29 @@
 """The admin API's part for revisions: what operators adopt, go back from, and suspend; and how far that is.
 
-`POST /v1/apply` `{"revision" | "tree", "by", "allow_remove": ["model/foo"], "supersede": false}` answers at once with an id ·
+`POST /v1/apply` `{"revision" | "tree", "by", "allow_remove": ["model/foo"], "supersede": false,
+"plan": a saved one, which must still hold and is used up}` answers at once with an id ·
 `GET /v1/apply/ID` · `GET /v1/history` · `POST /v1/rollback` `{"revision", "by", "allow_remove"}` ·
 `POST /v1/suspend` `{"reason", "until", "by"}` · `POST /v1/resume` `{"by"}`.
 
 What a guard refuses has status 403, what stands against it now 409, an unknown revision 404, an invalid tree 422, and a
-store that is away 503; always with `{"error": one line}`, and `guard` as data where a guard refused.
+store that is away 503; always with `{"error": one line}`, and `guard` as data where a guard refused, `stale` where a
+saved plan does not hold any more.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
 from llmgw.base.time import Clock
+from llmgw.catalog.digest import tree_digest
 from llmgw.catalog.source import SourceTree
-from llmgw.control.adoption import Adoption, CannotAdopt
+from llmgw.control.adoption import Adoption
 from llmgw.control.catalogs import Catalogs
+from llmgw.control.plan_api import PlanApi
+from llmgw.control.plan_file import BadPlanFile, load_plan
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.requests import line_from, names_from, tree_from
 from llmgw.control.revision_rows import (
@@ -27,7 +34,7 @@ from llmgw.control.revision_rows import (
     suspension_row,
     waiting_row,
 )
-from llmgw.control.revisions import DEFAULT_SUSPENSION
+from llmgw.control.revisions import DEFAULT_SUSPENSION, CannotAdopt
 from llmgw.ports.revisions import Record
 
 NOBODY = "an operator"
@@ -50,8 +57,9 @@ def adoption_row(adoption: Adoption, catalogs: Catalogs, clock: Clock) -> dict[s
 class ApplyApi:
     """The routes."""
 
-    def __init__(self, adoption: Adoption, reconciler: Reconciler, clock: Clock) -> None:
+    def __init__(self, adoption: Adoption, plans: PlanApi, reconciler: Reconciler, clock: Clock) -> None:
         self._adoption = adoption
+        self._plans = plans
         self._reconciler = reconciler
         self._clock = clock
 
@@ -76,7 +84,8 @@ class ApplyApi:
                 shown = await handler(body)
             except CannotAdopt as error:
                 refused = [refusal_row(one) for one in error.guard]
-                return web.json_response({"error": str(error), "guard": refused}, status=error.status)
+                told = {"error": str(error), "guard": refused, "stale": list(error.stale)}
+                return web.json_response(told, status=error.status)
             return web.json_response(shown)
 
         return handle
@@ -94,8 +103,21 @@ class ApplyApi:
             line_from(body, "by", NOBODY),
             names_from(body, "allow_remove"),
             supersede=body.get("supersede") is True,
+            last_check=self._saved_plan(body, wanted),
         )
         return self._row(record)
+
+    def _saved_plan(self, body: Any, wanted: SourceTree | str) -> Callable[[], Awaitable[tuple[str, ...]]] | None:
+        """Return what takes a saved plan for used, if the request is to carry one out."""
+        if not isinstance(body, dict) or body.get("plan") is None:
+            return None
+        try:
+            plan = load_plan(json.dumps(body["plan"]))
+        except BadPlanFile as error:
+            raise CannotAdopt(str(error), 400) from error
+        if isinstance(wanted, str) or tree_digest(wanted) != plan.desired_digest:
+            raise CannotAdopt("the tree is not the one that the plan was made for; apply the plan's file as it is", 400)
+        return partial(self._plans.take, plan)
 
     async def _get_apply(self, request: web.Request) -> web.Response:
         record = self._adoption.record(request.match_info["id"])

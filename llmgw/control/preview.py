@@ -1,9 +1,10 @@
 """What a cluster directory would change: the answer behind `llmgw plan`, from the planner that the reconciler obeys."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llmgw.base.ids import Revision
+from llmgw.base.ids import ModelName, Revision
 from llmgw.base.time import EARLIEST, Instant
 from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.compile import Accepted, Rejected
@@ -11,6 +12,7 @@ from llmgw.catalog.diff import ObjectChange, diff
 from llmgw.catalog.guard import Refusal, guarded, refusals
 from llmgw.catalog.problems import Problem
 from llmgw.control.overview import act_row
+from llmgw.control.plan_rows import Decision, drift_rows, object_actions, replaces, replica_details
 from llmgw.control.revision_rows import refusal_row, suspension_row
 from llmgw.fleet.view import NeverSeen
 from llmgw.plan.check import check
@@ -19,7 +21,7 @@ from llmgw.plan.result import Action, Hold, Verb
 from llmgw.plan.snapshot import Act, Snapshot, Suspension
 from llmgw.plan.what_if import suppose
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
 """Of the JSON that `llmgw plan --json` prints: the first number grows with what an older reader would misread."""
 
 
@@ -44,6 +46,9 @@ class Preview:
     """What operators asked for, which the plan goes by."""
     supposed: tuple[str, ...] = ()
     """What it was told to suppose."""
+    in_force: Catalog | None = None
+    decision: Decision | None = None
+    """The plan with all that it was made from; None where nothing was planned."""
 
     @property
     def valid(self) -> bool:
@@ -95,11 +100,15 @@ def preview(
         decided.alarms,
         tuple(act for act in snapshot.acts if act.holds(snapshot.now)),
         supposed,
+        in_force,
+        Decision(snapshot, there, decided),
     )
 
 
-def as_json(shown: Preview) -> dict[str, Any]:
-    """Return the preview in the published format."""
+def as_json(shown: Preview, cold: Mapping[ModelName, float] | None = None) -> dict[str, Any]:
+    """Return the preview in the published format. `cold` says how long each model's cold start took last time, in seconds."""
+    orders = [replaces(one, shown.in_force, shown.decision) for one in shown.objects]
+    details = replica_details(shown.actions, shown.decision, cold or {})
     return {
         "format_version": FORMAT_VERSION,
         "based_on": shown.based_on,
@@ -117,9 +126,11 @@ def as_json(shown: Preview) -> dict[str, Any]:
             }
             for one in shown.problems
         ],
+        "drift": drift_rows(shown.decision),
         "objects": [
             {
-                "actions": [one.action],
+                "actions": object_actions(one, how),
+                "replaces": how,
                 "kind": one.kind,
                 "name": one.name,
                 "path": one.path,
@@ -128,7 +139,7 @@ def as_json(shown: Preview) -> dict[str, Any]:
                     for field in one.fields
                 ],
             }
-            for one in shown.objects
+            for one, how in zip(shown.objects, orders, strict=True)
         ],
         "replicas": [
             {
@@ -137,8 +148,9 @@ def as_json(shown: Preview) -> dict[str, Any]:
                 "model": one.model,
                 "node": one.node,
                 "reason": one.why,
+                **detail,
             }
-            for one in shown.actions
+            for one, detail in zip(shown.actions, details, strict=True)
         ],
         "held": [{"subject": one.subject, "what": one.what, "waits_for": one.waits_for} for one in shown.holds],
         "violations": list(shown.violations),

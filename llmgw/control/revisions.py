@@ -33,6 +33,21 @@ DEFAULT_SUSPENSION = "24h"
 _DURATION: TypeAdapter[float] = TypeAdapter(Duration)
 
 
+class CannotAdopt(Exception):
+    """What an operator asked for is refused; the message says what to do.
+
+    `guard` has what a guard refused, `stale` what has changed since a plan was saved.
+    """
+
+    def __init__(
+        self, text: str, status: int = 409, guard: tuple[Refusal, ...] = (), stale: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(text)
+        self.status = status
+        self.guard = guard
+        self.stale = stale
+
+
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One of the four."""

@@ -8,7 +8,13 @@ import pytest
 
 from tests.live.lab import Lab
 
-INSTALL = {"git": "apt-get install git", "sshd": "apt-get install openssh-server", "gpg": "apt-get install gnupg"}
+INSTALL = {
+    "git": "apt-get install git",
+    "sshd": "apt-get install openssh-server",
+    "gpg": "apt-get install gnupg",
+    "curl": "apt-get install curl",
+    "jq": "apt-get install jq",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

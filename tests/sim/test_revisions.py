@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from llmgw.base.ids import Revision
-from llmgw.control.adoption import Adoption, CannotAdopt
-from llmgw.control.revisions import Revisions
+from llmgw.control.adoption import Adoption
+from llmgw.control.revisions import CannotAdopt, Revisions
 from llmgw.ports.revisions import How, Outcome, Record
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.sim.loop import simulate
