@@ -96,7 +96,7 @@ def wanted_tree(directory: Path, rev: str) -> SourceTree:
     from llmgw.adapters.git_source import GitSource
     from llmgw.runtime.clock import SystemClock
 
-    source = asyncio.run(GitSource(directory, SystemClock(), rev).current())
+    source = asyncio.run(GitSource(directory, SystemClock(), revision=rev).current())
     if isinstance(source, SourceFailed):
         raise Failed(source.reason)
     return source
@@ -111,6 +111,7 @@ def tree_row(tree: SourceTree) -> dict[str, Any]:
         "subject": tree.subject,
         "author": tree.author,
         "committed": tree.committed,
+        "trailers": list(tree.trailers),
     }
 
 
