@@ -159,4 +159,5 @@ def as_json(shown: Preview, cold: Mapping[ModelName, float] | None = None) -> di
         "supposed": list(shown.supposed),
         "guard": [refusal_row(one) for one in shown.guard],
         "suspended": suspension_row(shown.suspended, shown.now),
+        "waiting": None,
     }
