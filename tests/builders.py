@@ -226,7 +226,10 @@ class Desk:
         """Let a node report these shards, and its cards; each shard is in its phase for as long as it has been."""
         known = NodeName(name)
         aged = [self.aged(one) for one in shards]
-        about = {"facts": self.facts.get(known, facts()), "gpus": self.cards.get(known, ())}
+        about: dict[str, Any] = {"facts": self.facts.get(known, facts()), "gpus": self.cards.get(known, ())}
+        obeyed = self.decided.orders.get(known)
+        if obeyed is not None:
+            about |= {"epoch": obeyed.epoch, "generation": obeyed.generation}
         self.views[known] = Reporting(report(name, *aged, boot=boot, **about), self.now, routes(name, *aged))
 
     def aged(self, one: ShardReport) -> ShardReport:

@@ -3,6 +3,7 @@
 A node keeps itself at its last order: a crashed engine is started again with backoff while nobody is connected. What the
 order leaves out is stopped. Two rules keep attempts apart: each start has its number, and an event of another attempt
 than the current one is ignored; and nothing of a shard is started before everything of its last attempt is verified gone.
+Nor is it started on a card that another shard still has: an order may come from a control plane that did not know of it.
 
 A start that cannot happen (no weights, no program, port taken) is `waiting`, not a failed attempt: it is looked at again
 every few seconds, so that a mount that comes late heals itself and no crash loop hides the reason. Weights with a source
@@ -406,9 +407,22 @@ class AgentState:
             shard.enter(Phase.FETCHING, now, Reason("fetching", again or f"its weights come from {source.url}"))
             out.append(Fetch(shard.spec))
             return
+        taken = self._card_in_use(shard)
+        if taken is not None:
+            self._not_started(NotStarted(shard.spec.shard, taken), now)
+            return
         shard.busy = True
         cause = str(self.order.cause) if self.order else ""
         out.append(Start(shard.spec, shard.attempt + 1, cause))
+
+    def _card_in_use(self, shard: Shard) -> Reason | None:
+        """Say which of its cards another shard's process has, or one that is just being started."""
+        for key, other in sorted(self._shards.items()):
+            has = other.running or (other.spec if other.busy else None)
+            both = set(has.gpus).intersection(shard.spec.gpus) if has is not None and other is not shard else None
+            if both:
+                return Reason("gpu_busy", f"card {min(both)} is still used by shard {key}")
+        return None
 
     def _advance_fetching(self, shard: Shard, now: Instant, out: list[Instruction]) -> None:
         key = shard.spec.shard

@@ -59,6 +59,8 @@ class Machine:
     """UUID -> (class, why it is not free)."""
     taken: set[int] = field(default_factory=set)
     """Ports that are claimed, or that something else listens on."""
+    claims: Counter[str] = field(default_factory=Counter)
+    """How many shards claim each card: two, where a node got orders of control planes that did not know of each other."""
     models: Counter[ModelName] = field(default_factory=Counter)
     load: int = 0
     """Replicas that have a part here."""
@@ -149,6 +151,7 @@ class Ledger:
         machine.taken.update(range(spec.port, spec.port + spec.ports))
         machine.models[spec.model] += 1
         machine.load += 1
+        machine.claims.update(spec.gpus)
         for uuid in spec.gpus:
             self._take(machine, uuid, Busy("claimed", f"held by {spec.replica}"))
         self._file(machine)
@@ -165,9 +168,10 @@ class Ledger:
         machine.models[spec.model] -= 1
         machine.load -= 1
         cards = {gpu.uuid: gpu for gpu in machine.report.gpus} if machine.report else {}
+        machine.claims.subtract(spec.gpus)
         for uuid in spec.gpus:
             known = machine.busy.get(uuid)
-            if known is not None and known[1].kind == "claimed":
+            if known is not None and known[1].kind == "claimed" and machine.claims[uuid] <= 0:
                 del machine.busy[uuid]
                 insort(machine.free.setdefault(known[0], []), cards[uuid], key=lambda gpu: gpu.index)
         self._file(machine)

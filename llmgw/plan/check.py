@@ -7,7 +7,8 @@ carried out, and that is an alarm.
 from collections import Counter
 
 from llmgw.base.ids import ModelName, NodeName, ReplicaId, ShardId
-from llmgw.fleet.order import ShardOrder
+from llmgw.engines.shard import ShardSpec
+from llmgw.fleet.order import NodeOrder, ShardOrder
 from llmgw.fleet.report import SERVING, Phase, ShardReport
 from llmgw.fleet.table import Endpoint
 from llmgw.fleet.usage import Idle, is_quiet
@@ -42,14 +43,47 @@ def _claims(plan: Plan, snapshot: Snapshot) -> list[str]:
     for node, order in plan.orders.items():
         ports = Counter(one.spec.port + n for one in order.shards for n in range(one.spec.ports))
         broken += [f"port {port} of {node} is given to {count} shards" for port, count in ports.items() if count > 1]
-        ordered = {one.spec.shard for one in order.shards}
-        report = report_of(snapshot.nodes[node]) if node in snapshot.nodes else None
-        leaving = [one.spec for one in report.shards if one.spec.shard not in ordered] if report else []
-        cards = Counter(card for spec in [*(one.spec for one in order.shards), *leaving] for card in spec.gpus)
+        cards = Counter(card for one in order.shards for card in one.spec.gpus)
+        given = {card for one in order.shards for card in one.spec.gpus if card not in _given(snapshot, node, one)}
+        cards.update(card for spec in _leaving(order, snapshot) for card in spec.gpus if card in given)
         broken += [f"card {card} of {node} is claimed by {count} shards" for card, count in cards.items() if count > 1]
     shards = Counter(one.spec.shard for order in plan.orders.values() for one in order.shards)
     broken += [f"shard {shard} is ordered {count} times" for shard, count in shards.items() if count > 1]
+    unheard = {spec.shard: node for node in snapshot.nodes for spec in _unheard(snapshot, node)}
+    broken += [
+        f"shard {shard} is ordered, and may still be on {unheard[shard]}" for shard in shards if shard in unheard
+    ]
     return broken
+
+
+def _given(snapshot: Snapshot, node: NodeName, one: ShardOrder) -> tuple[str, ...]:
+    """Return the cards that a shard was given before: if another engine shows up on them later, they are not given again."""
+    before = snapshot.previous.orders.get(node)
+    if before is not None:
+        known = before.shard(one.spec.shard)
+        return known.spec.gpus if known is not None else ()
+    report = _held(snapshot, node).get(one.spec.shard) if node in snapshot.nodes else None
+    return report.spec.gpus if report is not None else ()
+
+
+def _leaving(order: NodeOrder, snapshot: Snapshot) -> list[ShardSpec]:
+    """Return what the order leaves out and is not known to be gone."""
+    if order.node not in snapshot.nodes:
+        return []
+    report = report_of(snapshot.nodes[order.node])
+    reported = [one.spec for one in report.shards if order.shard(one.spec.shard) is None] if report else []
+    return [*reported, *_unheard(snapshot, order.node)]
+
+
+def _unheard(snapshot: Snapshot, node: NodeName) -> list[ShardSpec]:
+    """Return what was taken back from a node that has not said yet that it obeyed this, and what it does not report."""
+    report = report_of(snapshot.nodes[node])
+    rank = (report.epoch, report.generation) if report else (0, 0)
+    return [
+        one.spec
+        for one in snapshot.previous.left_out.get(node, ())
+        if rank < (snapshot.epoch, one.generation) and (report is None or report.shard(one.spec.shard) is None)
+    ]
 
 
 def _is_suspended(snapshot: Snapshot) -> bool:

@@ -22,6 +22,7 @@ from llmgw.fleet.order import NodeOrder, ShardOrder
 from llmgw.fleet.view import report_of
 from llmgw.plan.alarms import alarms_of
 from llmgw.plan.ends import finish_drains, move_ports, remove_unwanted, restart_gangs, why_withdrawn
+from llmgw.plan.left_out import left_out_by
 from llmgw.plan.publish import table_of
 from llmgw.plan.result import Action, Plan, Verb
 from llmgw.plan.rollout import call_off_drains, judge, retire
@@ -89,6 +90,7 @@ def result(work: Work) -> Plan:
         preempted=work.preempted,
         braked=work.losses.held,
         catalog=work.catalog if _as_written(work) else None,
+        left_out=left_out_by(snapshot, orders),
     )
 
 

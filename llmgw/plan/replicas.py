@@ -2,7 +2,8 @@
 
 A node that this control plane has not ordered anything yet is taken at its word: all that it reports is kept as if it
 had been ordered, which is how a fresh control plane adopts a running fleet. On a node with an order, a reported shard that
-the order leaves out is on its way out; it still claims its ports and its cards until it is gone.
+the order leaves out is on its way out; it still claims its ports and its cards until it is gone. So does what the order leaves
+out and no report can have named yet (`left_out`).
 """
 
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.report import SERVING, Phase, ShardReport
 from llmgw.fleet.table import Address
 from llmgw.fleet.view import NodeView, Reporting, Unreachable, report_of, routes_of
+from llmgw.plan.left_out import not_heard_of
 from llmgw.plan.snapshot import Snapshot
 
 _WORST = (Phase.FAILED, Phase.BACKOFF, Phase.WAITING, Phase.FETCHING, Phase.STOPPING, Phase.STARTING, Phase.DRAINING)
@@ -180,6 +182,9 @@ def _on_node(snapshot: Snapshot, node: NodeName, view: NodeView) -> Iterator[tup
     for key, shard in reported.items():
         leaving = order is not None or shard.phase is Phase.STOPPING
         yield Part(node, shard.spec, shard, routes.get(key), answers, heard, leaving), shard.draining
+    for one in not_heard_of(snapshot, node):
+        if report is None or report.shard(one.spec.shard) is None:
+            yield Part(node, one.spec, None, None, answers, heard, leaving=True), False
 
 
 def renamed(one: Replica, model: ModelName) -> Replica:

@@ -10,7 +10,7 @@ from llmgw.base.time import Instant
 from llmgw.catalog.catalog import Catalog
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.table import EndpointTable
-from llmgw.plan.snapshot import Decided, GaveUp, Rollout
+from llmgw.plan.snapshot import Decided, GaveUp, LeftOut, Rollout
 from llmgw.spec.model import Model
 
 
@@ -72,6 +72,7 @@ class Plan:
     braked: Mapping[NodeName, Instant] = field(default_factory=dict)
     catalog: Catalog | None = None
     """What the orders were written by."""
+    left_out: Mapping[NodeName, tuple[LeftOut, ...]] = field(default_factory=dict)
 
     @property
     def decided(self) -> Decided:
@@ -86,4 +87,5 @@ class Plan:
             self.preempted,
             self.braked,
             self.catalog,
+            self.left_out,
         )

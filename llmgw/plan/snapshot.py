@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from llmgw.base.cause import Cause
-from llmgw.base.ids import Epoch, ModelName, NodeName, ReplicaId, RestartHash
+from llmgw.base.ids import Epoch, Generation, ModelName, NodeName, ReplicaId, RestartHash
 from llmgw.base.time import Instant
 from llmgw.catalog.catalog import Catalog
 from llmgw.engines.adapter import ENGINES, Engine
+from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.table import EMPTY_TABLE, EndpointTable
 from llmgw.fleet.usage import UsageView
@@ -76,6 +77,19 @@ class GaveUp:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A shard that was left out of its node's order before the node spoke of it.
+
+    The order that named it may have arrived, and the later one without it may not: a link can break between the two. So its
+    id, its cards and its ports are not free before the node has obeyed the later one; from then on its reports say all.
+    """
+
+    spec: ShardSpec
+    generation: Generation
+    """Of the first order without it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Decided:
     """What this control plane decided before. A fresh one knows nothing, and asks the nodes."""
 
@@ -93,6 +107,8 @@ class Decided:
     """When the brake held last for each node that still does not answer."""
     catalog: Catalog | None = None
     """What the orders were written by; where it is still the same one, they are still as it would write them."""
+    left_out: Mapping[NodeName, tuple[LeftOut, ...]] = field(default_factory=dict)
+    """What nodes may have without having said so, though no order wants it any more."""
 
     @staticmethod
     def nothing(epoch: Epoch) -> "Decided":

@@ -279,6 +279,7 @@ class World:
         )
 
     def _ended(self, machine: Machine, engine: Engine) -> None:
+        self.safety.ended(engine)
         self.gateway.lose(lambda endpoint: self.leads_to(endpoint, machine, engine))
 
     def _answers(self, endpoint: Endpoint) -> bool:
@@ -313,6 +314,12 @@ class Safety:
         self._ranks: dict[NodeName, int] = {}
         self._seen: dict[NodeName, int] = {}
         self._looked = 0.0
+        self._broken: set[tuple[ReplicaId, int]] = set()
+
+    def ended(self, engine: Engine) -> None:
+        """Remember which replicas of several shards lost one that nobody had asked to end, and in which incarnation."""
+        if engine.spec.shards > 1 and not engine.asked_to_end:
+            self._broken.add((engine.spec.replica, engine.spec.incarnation))
 
     def look(self) -> None:
         """Look at everything that changed in this turn, and once a second for what should have."""
@@ -337,7 +344,9 @@ class Safety:
         world = self._world
         replica = engine.spec.replica
         now = world.clock.now()
-        if not engine.is_ready(world.loop.time()) or self._is_doubled(machine, replica):
+        if not engine.is_ready(world.loop.time()) or self._is_doubled(machine, engine):
+            return
+        if self._begins_anew(machine, engine):
             return
         if any(world.leads_to(endpoint, machine, engine) for endpoint in world.gateway.newest.endpoints):
             self._say(f"{replica} on {machine.name} is stopped while it is published")
@@ -349,10 +358,16 @@ class Safety:
             text = f"is stopped with {busy} in flight, {now - last:.1f} s after its withdrawal"
             self._say(f"{replica} on {machine.name} {text}")
 
-    def _is_doubled(self, machine: Machine, replica: ReplicaId) -> bool:
-        """Whether another node has a replica of this id too: the second one cannot be drained by name."""
+    def _begins_anew(self, machine: Machine, engine: Engine) -> bool:
+        """Whether another shard of its replica ended by itself and it is ordered anew: what was in flight is lost already."""
+        wanted = machine.order.shard(engine.spec.shard) if machine.order is not None else None
+        anew = wanted is not None and wanted.spec.incarnation > engine.spec.incarnation
+        return anew and (engine.spec.replica, engine.spec.incarnation) in self._broken
+
+    def _is_doubled(self, machine: Machine, engine: Engine) -> bool:
+        """Whether another node has the same shard, too: the second one cannot be drained by name."""
         running = self._world.running()
-        return any(one.spec.replica == replica and other is not machine for other, one in running)
+        return any(one.spec.shard == engine.spec.shard and other is not machine for other, one in running)
 
     def _limit(self) -> float:
         control = self._world.control

@@ -6,8 +6,8 @@ strangers, full disks, stores and sources that are away, operators who cordon, d
 under traffic. `Safety` looks after every turn of the loop. Then the torment ends and a last good directory is pushed: it must
 be reached in time, and on the way to it no request is lost.
 
-`LLMGW_SIM_SEEDS` says how many lives (25: one takes about two seconds, so 200 are for `make sim`), `LLMGW_SIM_FIRST` the first
-seed (0). A failure prints the command that replays it.
+`LLMGW_SIM_SEEDS` says how many lives (25; `make unit` runs more, on all cores), `LLMGW_SIM_FIRST` the first seed (0). A failure
+prints the command that replays it.
 """
 
 import asyncio

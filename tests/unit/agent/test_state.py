@@ -456,6 +456,27 @@ def test_several_shards_are_looked_at_in_the_order_of_their_names() -> None:
     assert brain.state.attempt_of(ShardId("never-0.s0")) == 0
 
 
+def test_nothing_starts_on_a_card_that_another_shard_still_has() -> None:
+    old = replace(SPEC, gpus=("GPU-1", "GPU-2"))
+    new = replace(SPEC, shard=ShardId("a-1-0.s0"), port=20001, gpus=("GPU-2",))
+    brain = Brain()
+    brain.ordered(old)
+    brain.starts(old)
+    brain.is_ready()
+    assert [type(one) for one in brain.ordered(new)] == [Stop]
+    told = brain.state.report(NodeName("a"), facts(), Instant(brain.now)).shard(new.shard)
+    assert told is not None
+    assert (told.phase, told.reason) == (
+        Phase.WAITING,
+        Reason("gpu_busy", f"card GPU-2 is still used by shard {SPEC.shard}"),
+    )
+    assert brain.passes(5.0) == []
+    brain.is_gone()
+    assert brain.passes(2.0) == [Start(new, 1, "r1#1")]
+    other = replace(new, shard=ShardId("c-1-0.s0"), port=20002)
+    assert brain.ordered(new, other) == [], "one whose start is under way has its cards, too"
+
+
 def test_a_late_probe_of_an_ended_attempt_starts_nothing_twice() -> None:
     brain = Brain().serves()
     brain.passes(5.0)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmgw.base.cause import Cause
-from llmgw.base.ids import ModelName, NodeName, ReplicaId
+from llmgw.base.ids import Generation, ModelName, NodeName, ReplicaId, ShardId
 from llmgw.base.time import Instant
 from llmgw.fleet.order import NodeOrder, ShardOrder
 from llmgw.fleet.report import Phase
@@ -19,7 +19,7 @@ from llmgw.fleet.view import NeverSeen
 from llmgw.plan.check import check
 from llmgw.plan.decide import plan
 from llmgw.plan.result import Plan
-from llmgw.plan.snapshot import Snapshot
+from llmgw.plan.snapshot import LeftOut, Snapshot
 from tests.builders import Desk, cluster, model, node, order, shard_report, spec_of
 
 DRAIN = cluster(router={"timeouts": {"drain": "60s"}})
@@ -70,6 +70,29 @@ def test_a_shard_ordered_on_two_nodes() -> None:
     _, snapshot, good = steady()
     copy = again(good.orders["b"], good.orders["a"].shards[0])
     assert check(bad(good, {"b": copy}), snapshot) == ("shard m-1-0.s0 is ordered 2 times",)
+
+
+def test_a_shard_ordered_where_another_node_may_still_have_it() -> None:
+    _, snapshot, good = steady()
+    spec = good.orders["a"].shards[0].spec
+    newer = Generation(snapshot.previous.orders["b"].generation + 1)
+    missed = replace(snapshot.previous, left_out={NodeName("b"): (LeftOut(spec, newer),)})
+    assert check(good, replace(snapshot, previous=missed)) == ("shard m-1-0.s0 is ordered, and may still be on b",)
+    obeyed = replace(snapshot.previous, left_out={NodeName("b"): (LeftOut(spec, Generation(newer - 1)),)})
+    assert check(good, replace(snapshot, previous=obeyed)) == ()
+
+
+def test_a_card_given_while_what_was_taken_back_may_still_have_it() -> None:
+    desk = Desk.of(DRAIN, A, B, model("m"))
+    snapshot = desk.snapshot()
+    good = plan(snapshot)
+    order_of_a = good.orders["a"]
+    spec = replace(order_of_a.shards[0].spec, gpus=("GPU-1",))
+    given = bad(good, {"a": again(order_of_a, ShardOrder(spec))})
+    earlier = LeftOut(replace(spec, shard=ShardId("x-1-0.s0")), Generation(9))
+    missed = replace(snapshot.previous, left_out={NodeName("a"): (earlier,)})
+    assert check(given, snapshot) == ()
+    assert check(given, replace(snapshot, previous=missed)) == ("card GPU-1 of a is claimed by 2 shards",)
 
 
 def test_more_replicas_than_wanted_and_one() -> None:

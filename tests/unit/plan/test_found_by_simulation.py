@@ -1,7 +1,11 @@
 """Faults of the planner and its checker that the simulation found, each as the smallest case."""
 
+from dataclasses import replace
+
+from llmgw.base.ids import NodeName, ReplicaId
 from llmgw.fleet.report import Phase
-from tests.builders import Desk, cluster, model, node, told
+from llmgw.plan.work import Work
+from tests.builders import Desk, cluster, model, node, shard_report, told
 from tests.unit.cli.fleets import CLASSES, cards
 
 CLUSTER = cluster(gpu_classes=CLASSES)
@@ -53,3 +57,48 @@ def test_a_gang_of_which_a_shard_is_down_does_not_count_as_the_last_one_that_ser
     desk.want(CLUSTER, *fabric("a", "b"), gang("big", "--new"))
     decided = desk.plan()
     assert "drain big-1-0 @a" in told(decided)
+
+
+def test_the_id_of_what_was_ordered_and_taken_back_on_a_node_that_went_silent_is_not_given_again() -> None:
+    desk = Desk.of(CLUSTER, node("a"), node("b"), model("m"))
+    assert told(desk.plan()) == ["start m-1-0 @a"]
+    desk.lose("a")
+    desk.want(CLUSTER, node("a"), node("b"))
+    assert told(desk.plan()) == ["drain m-1-0 @a"]
+    assert told(desk.plan()) == ["stop m-1-0 @a"]
+    desk.want(CLUSTER, node("a"), node("b"), model("m"))
+    assert told(desk.plan()) == ["start m-1-1 @b"], "nobody knows whether m-1-0 runs on a"
+    desk.obey()
+    desk.hear("a")
+    desk.want(CLUSTER, node("a"), node("b"), model("m", 2))
+    assert "start m-1-0 @a" in told(desk.plan()), "a has obeyed, so that m-1-0 is known to be gone"
+
+
+def test_a_card_of_what_was_ordered_and_taken_back_is_not_given_before_the_node_obeyed() -> None:
+    desk = desk_of({"a": 1}, one_card("m"))
+    assert told(desk.plan()) == ["start m-1-0 @a"]
+    before = desk.views[NodeName("a")]
+    desk.want(CLUSTER, *fabric("a"), one_card("other"))
+    assert told(desk.plan()) == ["drain m-1-0 @a"]
+    assert told(desk.plan()) == ["stop m-1-0 @a"]
+    desk.views[NodeName("a")] = before
+    assert told(desk.plan()) == [], "its newest word is older than the order without m-1-0"
+    desk.hear("a")
+    assert told(desk.plan()) == ["start other-1-0 @a"]
+
+
+def test_an_engine_that_shows_up_on_a_card_given_to_another_meanwhile_breaks_no_rule() -> None:
+    desk = desk_of({"a": 1}, one_card("m"))
+    desk.plan()
+    wanted = desk.decided.orders[NodeName("a")].shards[0].spec
+    stray = shard_report(replace(wanted, shard="m-0-7.s0", replica="m-0-7", port=20005), Phase.STOPPING)
+    desk.hear("a", shard_report(wanted, Phase.WAITING), stray)
+    assert told(desk.plan()) == []
+    assert [one.spec.shard for one in desk.decided.orders[NodeName("a")].shards] == ["m-1-0.s0"]
+    desk.want(CLUSTER, *fabric("a"), one_card("m"), one_card("other"))
+    assert told(desk.plan()) == []
+    work = Work(desk.snapshot())
+    free = work.ledger.machines[NodeName("a")].free_of
+    for replica, left in (("m-1-0", 0), ("m-0-7", 1)):
+        work.set_free([work.replicas[ReplicaId(replica)]])
+        assert free("h100") == left, "it is free when neither of the two claims it"
