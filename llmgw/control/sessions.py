@@ -223,11 +223,13 @@ class NodeSession:
     def empty(self, report: Report | None) -> bool:
         """Whether the node holds nothing and shall hold nothing.
 
-        One that never spoke is taken to be empty, unless an earlier control plane had engines there.
+        One that never spoke is taken to be empty, unless an earlier control plane had engines there. One that has not
+        obeyed its newest order may still obey the one before, which a broken link can have left on its way.
         """
         order = self.order.value
         holds = self.held_something if report is None else bool(report.shards)
-        return not holds and (order is None or not order.shards)
+        obeyed = report is None or order is None or (report.epoch, report.generation) >= order.rank
+        return not holds and obeyed and (order is None or not order.shards)
 
     async def run(self) -> None:
         """Keep a connection up, for ever."""

@@ -26,7 +26,7 @@ from llmgw.fleet.report import Report
 from llmgw.fleet.table import Address, EndpointTable
 from llmgw.fleet.usage import Active, Idle, Unknown, Usage, UsageView
 from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Unreachable
-from llmgw.plan.snapshot import Act, Decided, GaveUp, Rollout, Snapshot
+from llmgw.plan.snapshot import Act, Decided, GaveUp, LeftOut, Rollout, Snapshot, Suspension
 from llmgw.spec.model import Model
 
 FORMAT_VERSION = "1.0"
@@ -75,6 +75,7 @@ class _Decided:
     good: Mapping[ModelName, Any]
     preempted: Mapping[ReplicaId, ModelName]
     braked: Mapping[NodeName, Instant]
+    left_out: Mapping[NodeName, tuple[LeftOut, ...]]
     by_this_catalog: bool
     """Whether the orders were written by the catalog of the snapshot."""
 
@@ -94,6 +95,7 @@ class _Saved:
     previous: _Decided
     acts: tuple[Act, ...]
     held: tuple[NodeName, ...]
+    suspended: Suspension | None
 
 
 def dump_snapshot(snapshot: Snapshot, tree: SourceTree) -> dict[str, Any]:
@@ -128,10 +130,12 @@ def dump_snapshot(snapshot: Snapshot, tree: SourceTree) -> dict[str, Any]:
             },
             preempted=decided.preempted,
             braked=decided.braked,
+            left_out=decided.left_out,
             by_this_catalog=decided.catalog is snapshot.catalog,
         ),
         acts=snapshot.acts,
         held=tuple(sorted(snapshot.held)),
+        suspended=snapshot.suspended,
     )
     shown: dict[str, Any] = _adapter().dump_python(saved, mode="json")
     return shown
@@ -163,6 +167,7 @@ def load_snapshot(text: str | bytes, engines: Mapping[str, Engine] = ENGINES) ->
         good={name: catalog.models[name] if catalog.models.get(name) == one else one for name, one in good.items()},
         preempted=previous.preempted,
         braked=previous.braked,
+        left_out=previous.left_out,
         catalog=catalog if previous.by_this_catalog else None,
     )
     snapshot = Snapshot(
@@ -178,6 +183,7 @@ def load_snapshot(text: str | bytes, engines: Mapping[str, Engine] = ENGINES) ->
         now=saved.now,
         acts=saved.acts,
         held=frozenset(saved.held),
+        suspended=saved.suspended,
         engines=engines,
     )
     return snapshot, tree

@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 from hypothesis import HealthCheck, settings
-from tests.fakes.spanning import WITH_SPANNING
 
 from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.source import SourceTree
+from llmgw.engines.adapter import ENGINES
 from llmgw.plan.decide import plan
 from llmgw.plan.result import Plan
 from llmgw.plan.saved import dump_snapshot, load_snapshot
@@ -30,7 +30,7 @@ def tree_of(catalog: Catalog) -> SourceTree:
 def plan_and_compare(snapshot: Snapshot) -> Plan:
     """Plan, and plan again from the saved snapshot."""
     saved = json.dumps(dump_snapshot(snapshot, tree_of(snapshot.catalog)))
-    loaded, tree = load_snapshot(saved, WITH_SPANNING)
+    loaded, tree = load_snapshot(saved, ENGINES)
     assert replace(loaded, previous=replace(loaded.previous, catalog=snapshot.previous.catalog)) == snapshot
     assert (loaded.previous.catalog is loaded.catalog) == (snapshot.previous.catalog is snapshot.catalog)
     decided = plan(snapshot)
