@@ -248,3 +248,11 @@ def test_a_long_state_directory_has_its_tunnels_elsewhere() -> None:
             assert found == tunnels_dir(state, 48)
         finally:
             found.rmdir()
+
+
+def test_three_keepalives_without_an_answer_end_a_connection() -> None:
+    """That the library does so is its own; that it is asked to is ours."""
+    stop = Stop("host.test", 22, "u", KEY)
+    asked = ssh_login._options("n", stop)
+    assert (asked["keepalive_interval"], asked["keepalive_count_max"]) == (15.0, 3)
+    assert (asked["config"], asked["agent_path"]) == (None, None), "nothing of the user's own set-up"

@@ -232,3 +232,19 @@ def test_the_kernel_log_is_believed_only_about_a_kill_after_the_start(tmp_path: 
     assert killed_for_memory(42, 6.0, str(tmp_path / "kmsg")) == "", "an earlier process of that number"
     assert killed_for_memory(4, 4.0, str(tmp_path / "kmsg")) == ""
     assert killed_for_memory(42, 4.0, str(tmp_path / "none")) == ""
+
+
+async def test_an_engine_carries_who_started_it_and_why(processes: Processes) -> None:
+    spec = _spec(programs=((PYTHON, "-c", "import time; time.sleep(60)"),), args=())
+    spawned = processes.spawn(spec, 3, "0123456789#7", None)
+    assert isinstance(spawned, Spawned)
+    carried = procfs.environment_of(spawned.pid)
+    marks = {name: value for name, value in carried.items() if name.startswith("LLMGW_")}
+    assert marks == {
+        "LLMGW_AGENT": "thisagent",
+        "LLMGW_SHARD": spec.shard,
+        "LLMGW_ATTEMPT": "3",
+        "LLMGW_HASH": spec.hash,
+        "LLMGW_CAUSE": "0123456789#7",
+    }
+    await _end(processes, spec, spawned)
