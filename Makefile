@@ -21,7 +21,7 @@ check: $(VENV)/.dev ## Formatting, lint, types, layers, schemas, the example clu
 	@$(BIN)/pre-commit run --all-files
 
 unit: $(VENV)/.dev ## Tests without processes
-	@LLMGW_SIM_SEEDS=$${LLMGW_SIM_SEEDS:-60} $(BIN)/pytest tests --ignore tests/live --ignore tests/bench -n auto $(ARGS)
+	@LLMGW_SIM_SEEDS=$${LLMGW_SIM_SEEDS:-200} $(BIN)/pytest tests --ignore tests/live --ignore tests/bench -n auto $(ARGS)
 
 live: $(VENV)/.dev ## Tests with real processes: git, sshd, llama.cpp
 	@$(BIN)/pytest tests/live -n 3 --dist loadfile $(ARGS)

@@ -165,6 +165,8 @@ def small(tmp_path: Path) -> Iterator[Path]:
 
 TALKER = """
 import os, sys, time
+while not os.path.exists(sys.argv[1] + ".go"):
+    time.sleep(0.01)
 while True:
     try:
         os.write(1, b"x" * 4096)
@@ -179,6 +181,7 @@ async def test_a_full_disk_ends_no_engine_and_starts_again_by_itself(small: Path
     told = tmp_path / "told"
     spec = host.spec(TALKER, args=(str(told),))
     spawned = await host.started(processes, spec)
+    Path(f"{told}.go").touch()  # not before it is recorded: the disk is very small
     await host.until(told.exists)
     assert host.alive(spawned.pid)
     disk = Disk(small / "state")
