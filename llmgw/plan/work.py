@@ -40,7 +40,8 @@ class Work:
         self.actions: list[Action] = []
         self.holds: dict[str, Hold] = {}
         self.losses = losses(snapshot)
-        self.unheard = [name for name in snapshot.catalog.nodes if name in {*snapshot.unheard(), *self.losses.silent}]
+        unheard = {*snapshot.unheard(), *self.losses.silent}
+        self.unheard = [name for name in snapshot.catalog.nodes if name in unheard]
         self.acts = [act for act in snapshot.acts if act.holds(self.now)]
         self.draining: dict[ReplicaId, Instant] = {
             one.id: snapshot.previous.draining.get(one.id, snapshot.now)
