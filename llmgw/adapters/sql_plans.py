@@ -1,14 +1,10 @@
 """The table of used plans. Part of `sql_store`, in whose thread all of it runs."""
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeVar
-
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
+from llmgw.adapters.sql_thread import Run
 from llmgw.base.time import Instant
-
-T = TypeVar("T")
 
 meta = sa.MetaData()
 _used = sa.Table(
@@ -18,14 +14,6 @@ _used = sa.Table(
     sa.Column("at", sa.Double, nullable=False),
     sa.Column("expires", sa.Double, nullable=False),
 )
-
-
-class Run(Protocol):
-    """Runs a piece of work in the store's thread. Raises StoreUnavailable."""
-
-    def __call__(self, work: Callable[[], T]) -> Awaitable[T]:
-        """Run it."""
-        ...
 
 
 class SqlPlans:

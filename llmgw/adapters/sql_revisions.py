@@ -8,13 +8,14 @@ import hashlib
 import json
 import logging
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 
+from llmgw.adapters.sql_thread import Run
 from llmgw.base.ids import Revision
 from llmgw.catalog.digest import tree_digest
 from llmgw.catalog.source import SourceTree
@@ -22,7 +23,6 @@ from llmgw.ports.revisions import KEPT_RECORDS, KEPT_TREES, Outcome, Record, Sta
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
 meta = sa.MetaData()
 _standing = sa.Table(
@@ -64,14 +64,6 @@ _blobs = sa.Table(
 )
 _STANDING: TypeAdapter[Standing] = TypeAdapter(Standing)
 _RECORD: TypeAdapter[Record] = TypeAdapter(Record)
-
-
-class Run(Protocol):
-    """Does a piece of work in the store's thread. Raises StoreUnavailable."""
-
-    def __call__(self, work: Callable[[], T]) -> Awaitable[T]:
-        """Return what the work returns."""
-        ...
 
 
 class SqlRevisions:

@@ -102,7 +102,12 @@ class Gpus:
 
     @property
     def trouble(self) -> str:
-        """Why the cards are not known, or not all of them; empty if they are."""
+        """Why the cards are not known, or not all of them; empty if they are.
+
+        Before the first look they are not: a report that names none would otherwise say that all of them are gone.
+        """
+        if not self.known and any(source.there for source in self._makers):
+            return "the cards have not been looked at yet"
         return "; ".join(self._troubles[source.maker] for source in self._makers if self._troubles.get(source.maker))
 
     @property

@@ -97,6 +97,12 @@ class Machine:
         return f"{said}; {', '.join(notes)}" if notes else said
 
 
+def class_named(name: str, catalog: Catalog) -> str:
+    """Return the first class that a driver's name for a card matches; empty if none does."""
+    classes = catalog.cluster.gpu_classes
+    return next((one.name for one in classes if any(fnmatchcase(name, glob) for glob in one.match)), NO_CLASS)
+
+
 class Ledger:
     """All nodes of the catalog in one planning round. Lives inside `plan` only."""
 
@@ -110,7 +116,7 @@ class Ledger:
     ) -> None:
         """`closed` says which nodes get nothing new and why, `cards` the same of cards by UUID."""
         self.engines = engines
-        self._classes = {one.name: tuple(one.match) for one in catalog.cluster.gpu_classes}
+        self._catalog = catalog
         self._known: dict[str, str] = {}
         self._by_free: dict[str, dict[int, list[NodeName]]] = {}
         self._by_load: dict[int, list[NodeName]] = {}
@@ -132,13 +138,9 @@ class Ledger:
 
     def class_of(self, gpu: Gpu) -> str:
         """Return the class of a card by the name its driver gives it; empty if it is of none."""
-        known = self._known.get(gpu.name)
-        if known is None:
-            found = (
-                name for name, globs in self._classes.items() if any(fnmatchcase(gpu.name, glob) for glob in globs)
-            )
-            known = self._known[gpu.name] = next(found, NO_CLASS)
-        return known
+        if gpu.name not in self._known:
+            self._known[gpu.name] = class_named(gpu.name, self._catalog)
+        return self._known[gpu.name]
 
     def claim(self, node: NodeName, spec: ShardSpec) -> None:
         """Take what a shard has or will have. What is not there any more is not taken."""

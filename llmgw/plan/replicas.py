@@ -14,7 +14,7 @@ from llmgw.base.time import Instant
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.report import SERVING, Phase, ShardReport
 from llmgw.fleet.table import Address
-from llmgw.fleet.view import NodeView, Reporting, Unreachable, report_of, routes_of
+from llmgw.fleet.view import NodeView, Reporting, report_of, routes_of
 from llmgw.plan.left_out import not_heard_of
 from llmgw.plan.snapshot import Snapshot
 
@@ -206,8 +206,3 @@ def model_of(replica: ReplicaId) -> ModelName:
 def free_number(model: ModelName, epoch: Epoch, taken: set[ReplicaId]) -> int:
     """Return the smallest N with which no existing replica of the model is named in this epoch."""
     return next(n for n in range(len(taken) + 1) if replica_id(model, epoch, n) not in taken)
-
-
-def away_for(view: NodeView, now: Instant) -> float:
-    """Return the seconds since a node stopped answering; 0 if it answers."""
-    return now - view.since if isinstance(view, Unreachable) else 0.0

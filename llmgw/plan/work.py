@@ -19,7 +19,7 @@ from llmgw.plan.losses import losses
 from llmgw.plan.placement import Place, listens_on, reached_at, why_not_here
 from llmgw.plan.replicas import Part, Replica, by_id, existing, renamed
 from llmgw.plan.result import Action, Hold, Verb
-from llmgw.plan.snapshot import Act, GaveUp, Rollout, Snapshot
+from llmgw.plan.snapshot import GaveUp, Rollout, Snapshot
 from llmgw.spec.identity import restart_hash
 from llmgw.spec.model import Model
 from llmgw.spec.node import Node
@@ -372,7 +372,3 @@ class Work:
                     known[part.spec.hash, part.node] = GaveUp(part.spec.hash, part.node, why)
         if known:
             self.gave_up[name] = tuple(known[key] for key in sorted(known))
-
-    def act_on(self, target: str) -> Act | None:
-        """Return what an operator asked for of a target, if anything."""
-        return next((act for act in self.acts if act.target == target), None)

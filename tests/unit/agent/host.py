@@ -19,6 +19,9 @@ from llmgw.agent.secrets import Secrets
 from llmgw.engines.shard import PYTHON, ShardSpec
 from tests.unit.agent.brain import SPEC
 
+NAME = f"agent{os.getpid()}"
+"""One of its own for each process of tests: an agent ends whatever on the machine bears its name and its shard's."""
+
 SLEEPER = "import time; time.sleep(60)"
 
 needs_cgroups = pytest.mark.skipif(not cgroup.find("probe").version, reason="no cgroup may be made here")
@@ -36,9 +39,7 @@ def spec(program: str = SLEEPER, **changes: object) -> ShardSpec:
     return replace(SPEC, **fields)  # type: ignore[arg-type]
 
 
-def agent(
-    root: Path, cgroups: Cgroups = cgroup.NONE, name: str = "thisagent", values: Secrets | None = None
-) -> Processes:
+def agent(root: Path, cgroups: Cgroups = cgroup.NONE, name: str = NAME, values: Secrets | None = None) -> Processes:
     """Return the processes of an agent that keeps its state below `root`."""
     (root / "w.gguf").write_text("weights")
     disk = Disk(root / "state")

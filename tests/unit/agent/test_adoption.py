@@ -146,7 +146,7 @@ async def test_an_engine_of_another_agent_is_counted_and_untouched(disk: Disk, t
 async def test_a_lost_record_is_made_anew_if_the_order_wants_just_that_and_else_it_is_ended(
     disk: Disk, tmp_path: Path, cgroups: Cgroups
 ) -> None:
-    name = cgroups.base.name.removeprefix(cgroup.PREFIX) if cgroups.version else "thisagent"
+    name = cgroups.base.name.removeprefix(cgroup.PREFIX) if cgroups.version else host.NAME
     processes = host.agent(tmp_path, cgroups, name=name)
     wanted, unwanted = host.spec(), host.spec(shard=ShardId("gone-1-0.s0"))
     changed = host.spec(shard=ShardId("other-1-0.s0"), hash=RestartHash("before"))
@@ -190,7 +190,7 @@ async def test_a_record_that_names_a_cgroup_of_another_agent_harms_nobody(
     spec = host.spec()
     spawned = await host.started(theirs, spec)
     disk.store_record(replace(spawned.record, start_ticks=1))
-    found = await _adopt(disk, host.agent(tmp_path, cgroup.find("mine")))
+    found = await _adopt(disk, host.agent(tmp_path, cgroup.find(f"mine{os.getpid()}")))
     assert (_own(found), host.alive(spawned.pid)) == (Adoptions(), True)
     assert await theirs.end(spawned.pid, spec.shard, 1, 0.0) == ()
 

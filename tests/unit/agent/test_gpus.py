@@ -95,6 +95,24 @@ def _with(source: FakeCards, body: Callable[[Gpus], Coroutine[Any, Any, None]], 
     simulate(main)
 
 
+def test_before_the_first_look_the_cards_are_not_known_which_is_not_that_there_are_none() -> None:
+    async def story() -> None:
+        source = FakeCards(takes=3.0)
+        gpus = Gpus((source,), SHARDS.get)
+        tasks = Supervisor("test")
+        tasks.loop("gpus", gpus.run())
+        assert (gpus.cards, gpus.trouble) == ((), "the cards have not been looked at yet")
+        await gpus.first_look()
+        assert gpus.trouble == ""
+        assert Gpus((FakeCards(there=False),), SHARDS.get).trouble == "", (
+            "a machine without a driver has none to look at"
+        )
+        await tasks.stop()
+        await gpus.close()
+
+    simulate(story)
+
+
 # --- verdicts
 
 

@@ -43,7 +43,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 @pytest.fixture
 def processes(disk: Disk, tmp_path: Path) -> Processes:
     (tmp_path / "w.gguf").write_text("weights")
-    return Processes("thisagent", disk, tmp_path)
+    return Processes(host.NAME, disk, tmp_path)
 
 
 def _program(directory: Path, name: str, text: str) -> Path:
@@ -109,7 +109,7 @@ async def test_the_environment_is_an_allow_list(processes: Processes, monkeypatc
     assert "LLAMA_ARG_CTX_SIZE" not in environment
     assert "PORT" not in environment
     assert environment["MINE"] == "yes"
-    assert environment[MARK_AGENT] == "thisagent"
+    assert environment[MARK_AGENT] == host.NAME
     await _end(processes, spec, spawned)
 
 
@@ -125,8 +125,8 @@ async def test_a_process_is_ours_only_by_pid_start_time_and_mark(processes: Proc
     )
     assert not processes.is_ours(Record(spec, 2, record.pid, record.start_ticks, record.boot)), "another attempt"
     assert not processes.is_ours(Record(spec, 1, record.pid, record.start_ticks, "another boot"))
-    assert not Processes("other", disk, None).is_ours(record), "another agent's mark"
-    assert await Processes("other", disk, None).end(record.pid, spec.shard, 1, 0.0) == ()
+    assert not Processes("another", disk, None).is_ours(record), "another agent's mark"
+    assert await Processes("another", disk, None).end(record.pid, spec.shard, 1, 0.0) == ()
     assert processes.is_ours(record), "what does not carry our mark is not touched"
     await _end(processes, spec, spawned)
     assert not processes.is_ours(record)
@@ -165,7 +165,7 @@ async def test_without_cgroups_children_are_found_by_session_and_marker(tmp_path
 async def test_an_engine_of_another_agent_with_the_same_shard_is_not_touched(tmp_path: Path) -> None:
     mine = host.agent(tmp_path)
     (tmp_path / "other").mkdir()
-    theirs = host.agent(tmp_path / "other", name="otheragent")
+    theirs = host.agent(tmp_path / "other", name=f"{host.NAME}-other")
     spec = host.spec()
     one, two = await host.started(mine, spec), await host.started(theirs, host.spec())
     assert (mine.shard_of(one.pid), mine.shard_of(two.pid)) == (spec.shard, None)
@@ -241,7 +241,7 @@ async def test_an_engine_carries_who_started_it_and_why(processes: Processes) ->
     carried = procfs.environment_of(spawned.pid)
     marks = {name: value for name, value in carried.items() if name.startswith("LLMGW_")}
     assert marks == {
-        "LLMGW_AGENT": "thisagent",
+        "LLMGW_AGENT": host.NAME,
         "LLMGW_SHARD": spec.shard,
         "LLMGW_ATTEMPT": "3",
         "LLMGW_HASH": spec.hash,

@@ -48,6 +48,17 @@ def test_the_drift_is_in_the_plan_while_the_node_answers_and_what_it_has_counts(
     assert desk.plan().alarms == ()
 
 
+def test_a_node_that_does_not_know_its_cards_is_not_one_without_cards() -> None:
+    desk = fleet({"a": cards("a", 4)}, node("a", expect={"gpus": 4, "gpu_class": "h100"}))
+    desk.cards["a"] = ()
+    desk.facts["a"] = replace(desk.views["a"].report.facts, gpu_trouble="the cards have not been looked at yet")
+    desk.regain("a")
+    assert desk.plan().alarms == ()
+    desk.facts["a"] = replace(desk.facts["a"], gpu_trouble="")
+    desk.regain("a")
+    assert desk.plan().alarms == ("node a should have 4 h100; it has none",)
+
+
 def test_nodes_that_come_back_one_by_one_are_not_lost_for_being_last() -> None:
     desk = Desk.of(CLUSTER, *(node(name) for name in "abcd"), model("m", 4))
     desk.settle()
