@@ -208,13 +208,21 @@ def test_an_agent_that_can_open_nothing_takes_nothing_for_gone(lab: Lab, witness
     assert lab.pids()["n-1-0"] == before["n-1-0"]
 
 
+@pytest.fixture
+def tag() -> Iterator[str]:
+    """Yield the argument of the sleepers of one test. They carry no mark: when the lab is gone, only this finds them."""
+    one = f"4000.{os.getpid()}"
+    yield one
+    for pid in tagged(one):
+        os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("watched", [True, False])
 def test_grandchildren_that_left_session_and_environment_go_with_their_engine(
-    lab: Lab, witness: Witness, watched: bool
+    tag: str, lab: Lab, witness: Witness, watched: bool
 ) -> None:
     if not _cgroups():
         pytest.skip("without cgroups nothing tells such a process from a stranger's")
-    tag = f"4000.{os.getpid() % 1000}{int(watched)}"
     shell = f'env -i setsid sleep {tag} & exec {sys.executable} {ENGINE} "$@"'
     begin(lab, m=commanded(fake_yaml("m"), ["sh", "-c", shell, "sh"]))
     (grandchild,) = tagged(tag)
