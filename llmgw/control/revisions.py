@@ -4,9 +4,10 @@ Four revisions are told apart, since "which commit is it?" has four answers: **f
 **validated**, the newest valid one; **attempted**, the one whose plan is being carried out; **applied**, the newest whose plan
 became empty with everything healthy. In a calm cluster they are the same.
 
-A revision is *applied* when nothing is left to do, nothing is held back and every model has all its replicas serving by
-this revision. It has *failed* when a model cannot get there by itself: its rollout was given up, or its replicas gave up
-wherever they could run. Something that merely takes long has not failed; `rollout.deadline` says when it has.
+A revision is *applied* when nothing is left to do, nothing is held back, every model has all its replicas serving by
+this revision, and every gateway worker goes by the table that says so. It has *failed* when a model cannot get there by
+itself: its rollout was given up, or its replicas gave up wherever they could run. Something that merely takes long has not
+failed; `rollout.deadline` says when it has.
 """
 
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from llmgw.base.time import Instant, age
 from llmgw.catalog.guard import TRAILER, Guarded, Refusal, allowed_by, refusals
 from llmgw.control.catalogs import Candidate, CatalogState, Waiting
 from llmgw.fleet.report import Phase
+from llmgw.fleet.usage import Unknown
 from llmgw.plan.replicas import Replica, existing
 from llmgw.plan.result import Plan
 from llmgw.plan.snapshot import Snapshot
@@ -204,6 +206,10 @@ def progress(plan: Plan | None, snapshot: Snapshot | None, revisions: Revisions)
     todo += [Todo(f"replica/{one.id}", "to be gone") for one in replicas if one.leaving or one.draining]
     if not plan.settled:
         todo.append(Todo("nodes", "to report for the first time"))
+    if not snapshot.usage.current:
+        otherwise = snapshot.usage.otherwise
+        why = otherwise.why if isinstance(otherwise, Unknown) else ""
+        todo.append(Todo("gateway", "to take up the newest endpoint table", why))
     return Progress(planned=True, models=tuple(counts), todo=_once(todo), evidence=tuple(evidence))
 
 

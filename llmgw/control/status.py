@@ -50,6 +50,7 @@ def status(
             "leading": control.leading,
             "epoch": control.epoch,
             "workers": list(control.workers),
+            "workers_current": snapshot is not None and snapshot.usage.current,
             "alarms": list(control.alarms),
         },
         "overview": overview(snapshot, last) if snapshot is not None else None,

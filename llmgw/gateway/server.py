@@ -35,16 +35,27 @@ class Gateway:
         self._server: asyncio.Server | None = None
         self._listening = ""
 
-    async def start(self, listen: Listen) -> None:
-        """Accept clients on a bound socket, or on a host and port. Raises OSError."""
+    async def bind(self, listen: Listen) -> None:
+        """Take a bound socket, or a host and port, without listening yet. Raises OSError."""
         loop = asyncio.get_running_loop()
         if isinstance(listen, socket.socket):
-            self._server = await loop.create_server(self._connection, sock=listen, backlog=BACKLOG)
+            self._server = await loop.create_server(self._connection, sock=listen, backlog=BACKLOG, start_serving=False)
         else:
             host, port = listen
-            self._server = await loop.create_server(self._connection, host, port, backlog=BACKLOG)
+            self._server = await loop.create_server(self._connection, host, port, backlog=BACKLOG, start_serving=False)
         name = self._server.sockets[0].getsockname()
         self._listening = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+
+    async def accept(self) -> None:
+        """Accept clients from now on, unless it is stopping."""
+        assert self._server is not None
+        if not self._plane.stopping:
+            await self._server.start_serving()
+
+    async def start(self, listen: Listen) -> None:
+        """Bind, and accept at once. Raises OSError."""
+        await self.bind(listen)
+        await self.accept()
 
     async def stop(self, drain: float) -> None:
         """Accept nobody, let running requests finish for so many seconds, break off the rest, close everything."""

@@ -5,12 +5,15 @@ table and keeps trying to reach it. Usage is said whole every time, twice a seco
 second; it is said at once when a table was taken or a withdrawn endpoint became quiet, because a drain waits for just
 that. It goes on being said while the worker itself drains: a silent worker's counts become unknown, and unknown blocks
 stops.
+
+It listens once it has a table: beside workers that share its port it would otherwise refuse what they can answer.
 """
 
 import asyncio
 import logging
 import os
 import random
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -29,6 +32,8 @@ log = logging.getLogger(__name__)
 
 USAGE_INTERVAL = 0.5
 """Seconds."""
+FIRST_TABLE = 5.0
+"""Seconds to wait for a table before listening without one: then a refusal says more than a closed port."""
 RETRY_BASE = 0.2
 RETRY_MAXIMUM = 5.0
 
@@ -49,9 +54,15 @@ async def run_worker(
     gateway = Gateway(clock, rng)
     link = ControlLink(control, gateway, Backoff(RETRY_BASE, RETRY_MAXIMUM, rng))
     gateway.on_withdrawn_quiet(link.say_usage)
-    await gateway.start(listen)
+    await gateway.bind(listen)
     supervisor = Supervisor("worker")
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def accept() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_TABLE):
+                await link.first_table.wait()
+        await gateway.accept()
 
     async def stopped() -> None:
         await stop.wait()
@@ -63,6 +74,7 @@ async def run_worker(
             over.set_exception(error)
 
     supervisor.loop("control", link.run())
+    supervisor.job("accept", accept())
     supervisor.job("stop", stopped())
     supervisor.job("watch", supervisor.failure(), failed)
     try:
@@ -82,6 +94,8 @@ class ControlLink:
         self._backoff = backoff
         self._connection: ControlConnection | None = None
         self._closed = False
+        self.first_table = asyncio.Event()
+        """Set when a table was taken."""
 
     async def run(self) -> None:
         """Connect, and connect again whenever that is over, until cancelled."""
@@ -90,7 +104,7 @@ class ControlLink:
         while True:
             lost: asyncio.Future[str] = loop.create_future()
             try:
-                connect = partial(ControlConnection, self._gateway, lost)
+                connect = partial(ControlConnection, self._gateway, self.first_table, lost)
                 _, connection = await loop.create_unix_connection(connect, str(self._control))
             except OSError as error:
                 why = str(error)
@@ -124,8 +138,9 @@ class ControlLink:
 class ControlConnection(asyncio.Protocol):
     """One connection to the control plane; `lost` gets the reason of its end."""
 
-    def __init__(self, gateway: Gateway, lost: asyncio.Future[str]) -> None:
+    def __init__(self, gateway: Gateway, first_table: asyncio.Event, lost: asyncio.Future[str]) -> None:
         self._gateway = gateway
+        self._first_table = first_table
         self._lost = lost
         self._session = Session("worker")
         self._transport: asyncio.Transport | None = None
@@ -155,6 +170,7 @@ class ControlConnection(asyncio.Protocol):
         if tables:
             self.heard = True
             self._gateway.set_table(tables[-1])
+            self._first_table.set()
             self.say_usage()
 
     def pause_writing(self) -> None:

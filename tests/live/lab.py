@@ -232,8 +232,12 @@ class Lab:
         return next(iter(self.status()["nodes"]), {"state": None, "why": None})
 
     def ready(self, model: str, count: int = 1) -> bool:
-        row = next((one for one in self.status()["models"] if one["name"] == model), None)
-        return row is not None and row["ready"] == count and row["wanted"] == count and row["replicas"] == count
+        """Whether so many replicas are ready, and every gateway worker knows."""
+        status = self.status()
+        row = next((one for one in status["models"] if one["name"] == model), None)
+        if row is None or not status["control"]["workers_current"]:
+            return False
+        return row["ready"] == count and row["wanted"] == count and row["replicas"] == count
 
     def pids(self) -> dict[str, int]:
         return {one["replica"]: one["pid"] for one in self.status()["replicas"]}

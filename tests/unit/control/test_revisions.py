@@ -9,6 +9,7 @@ from llmgw.catalog.guard import guarded
 from llmgw.control.catalogs import Candidate
 from llmgw.control.revisions import Progress, Revisions, Stage, progress, revert_line, until_of, waits_for
 from llmgw.fleet.report import Phase, Reason
+from llmgw.fleet.usage import Unknown, UsageView
 from llmgw.plan.result import Plan
 from llmgw.plan.snapshot import Suspension
 from llmgw.ports.revisions import Standing
@@ -101,6 +102,18 @@ def test_a_revision_is_healthy_only_when_nothing_is_left_to_do() -> None:
     desk.phase("m-1-0", Phase.READY)
     assert not _far(desk, desk.plan()).healthy, "it is being published"
     assert _far(desk, desk.plan()).healthy
+
+
+def test_a_revision_is_not_applied_before_every_gateway_goes_by_its_table() -> None:
+    desk = Desk.of(A, model("m"))
+    decided = desk.settle()
+    assert _far(desk, decided).healthy
+    desk.usage = UsageView({}, Unknown("gateway worker 7 goes by an older table"))
+    far = _far(desk, decided)
+    assert not far.healthy
+    assert [(one.subject, one.waits_for) for one in far.todo] == [
+        ("gateway", "gateway worker 7 goes by an older table")
+    ]
 
 
 def test_a_replica_that_still_leaves_is_something_to_do() -> None:

@@ -118,6 +118,33 @@ async def test_a_worker_greets_takes_tables_and_says_so(control: ControlPlane) -
     await until(lambda: control.connected == 0)
 
 
+async def test_nobody_is_refused_for_want_of_a_first_table(control: ControlPlane) -> None:
+    worker = Worker(control.path)
+    await until(lambda: control.usages)
+    with pytest.raises(ConnectionRefusedError):
+        await control.client()
+    control.send_table(table(version=1))
+    await until(lambda: control.usages[-1].table_version == 1)
+    client = await control.client()
+    client.send(b"GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await client.head()).status == 200
+    await client.close()
+    await worker.end()
+
+
+async def test_without_any_table_it_says_so_after_a_while(
+    control: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmgw.gateway.worker.FIRST_TABLE", 0.0)
+    worker = Worker(control.path)
+    await until(lambda: control.usages)
+    client = await control.client()
+    client.post(STREAM)
+    assert (await client.head()).status == 503
+    await client.close()
+    await worker.end()
+
+
 async def test_a_withdrawn_endpoint_that_becomes_quiet_is_said_at_once(control: ControlPlane) -> None:
     async with running_engine(chunks=2, stall_after=1) as engine:
         worker = Worker(control.path)
