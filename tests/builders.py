@@ -37,7 +37,7 @@ from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Routes, lose, repor
 from llmgw.plan.check import check
 from llmgw.plan.decide import plan
 from llmgw.plan.result import Action, Plan
-from llmgw.plan.snapshot import Act, Decided, Snapshot
+from llmgw.plan.snapshot import Act, Decided, Snapshot, Suspension
 from llmgw.sim.directory import Object, cluster, cordoned, model, node, tree
 from llmgw.spec.cluster import Backoff
 
@@ -164,6 +164,7 @@ class Desk:
     engines: Mapping[str, Engine] = field(default_factory=lambda: ENGINES)
     acts: tuple[Act, ...] = ()
     held: frozenset[NodeName] = frozenset()
+    suspended: Suspension | None = None
     entered: dict[ShardId, tuple[Phase, Instant]] = field(default_factory=dict)
     """Which phase each shard is in, and since when."""
     actions: list[Action] = field(default_factory=list)
@@ -198,6 +199,7 @@ class Desk:
             self.acts,
             engines=self.engines,
             held=self.held,
+            suspended=self.suspended,
         )
 
     def plan(self, after: float = 1.0) -> Plan:

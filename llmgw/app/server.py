@@ -148,7 +148,15 @@ class _Server:
 
     def _admin_api(self) -> AdminApi:
         snapshot = self._reconciler.snapshot
-        operator = OperatorApi(self._acts, self._store, self._clock, snapshot, self._leadership.why_not, self._wake)
+        operator = OperatorApi(
+            self._acts,
+            self._store,
+            self._clock,
+            snapshot,
+            self._leadership.why_not,
+            self._wake,
+            self._reconciler.forget,
+        )
         plans = PlanApi(self._catalogs, snapshot, self._store, self._store.plans, self._clock, self._ids, __version__)
         return AdminApi(
             self._catalogs,

@@ -50,6 +50,23 @@ def take_back(target: str, server: str, *, as_json: bool) -> None:
         print("\n".join(f"taken back: {act_line(one)}" for one in shown["acts"]))
 
 
+def forget_node(target: str, reason: str, server: str, *, as_json: bool) -> None:
+    """Give up a node, and say what it may still run."""
+    kind, _, name = target.partition("/")
+    if kind != "node" or not name:
+        raise WrongUsage(f"{target!r} is no node; write node/NAME")
+    if not reason:
+        raise WrongUsage(f"say why, for whoever reads it later: llmgw forget {target} --reason TEXT")
+    shown = ask(server, "POST", "/v1/forget", {"node": name, "reason": reason, "by": _me()})
+    if as_json:
+        print(json.dumps(shown, indent=2))
+        return
+    print(f"node/{name} is forgotten ({reason})")
+    if shown["replicas"]:
+        ran = ", ".join(shown["replicas"])
+        print(f"should it run again, so may these engines, unused: {ran}; write its file again to have them ended")
+
+
 def wait_drained(target: str, timeout: float, server: str) -> None:
     """Show how far a drain has come until it is done; ends with exit code 5 if it is not in time."""
     begun = time.perf_counter()

@@ -61,6 +61,18 @@ def restart(
     act("restart", target, reason, "", server, as_json=as_json)
 
 
+def forget(
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="node/NAME.")],
+    reason: Reason = "",
+    server: Server = "",
+    as_json: Json = False,
+) -> None:
+    """Give up a node that left the cluster directory and will never answer again."""
+    from llmgw.cli.acts import forget_node
+
+    forget_node(target, reason, server, as_json=as_json)
+
+
 def get(
     what: Annotated[
         str, typer.Argument(metavar="TABLE", help="nodes, gpus, models, replicas, endpoints, events or snapshot.")
@@ -116,4 +128,4 @@ def sim(
         play_script(script, seed)
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (cordon, drain, uncordon, restart, get, explain, sim)
+COMMANDS: tuple[Callable[..., None], ...] = (cordon, drain, uncordon, restart, forget, get, explain, sim)

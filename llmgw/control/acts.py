@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from llmgw.base.ids import ModelName, NodeName, ReplicaId
 from llmgw.base.time import Clock, Instant, age
-from llmgw.fleet.view import report_of
+from llmgw.fleet.view import Reporting, report_of
 from llmgw.plan.replicas import existing
 from llmgw.plan.snapshot import Act, Snapshot
 from llmgw.ports.sinks import ActKeeper, Event, EventSink, StoreUnavailable
@@ -140,6 +140,17 @@ def over(act: Act, snapshot: Snapshot) -> str:
     if known or snapshot.now - act.at < MISSING_CARD:
         return ""
     return f"no node has had the card for {age(MISSING_CARD)}"
+
+
+def check_forgettable(snapshot: Snapshot, name: NodeName) -> None:
+    """Raise CannotAct unless a node left the catalog and does not answer: only then is forgetting it a person's choice."""
+    gone = sorted(set(snapshot.nodes) - set(snapshot.catalog.nodes))
+    if name in snapshot.catalog.nodes:
+        raise CannotAct(f"node/{name} is in the cluster directory; remove its file there first", 409)
+    if name not in snapshot.nodes:
+        raise CannotAct(f"no node {name!r} is leaving; these are: {', '.join(gone) or 'none'}", 404)
+    if isinstance(snapshot.nodes[name], Reporting):
+        raise CannotAct(f"node/{name} answers: it is forgotten by itself once what it runs has ended", 409)
 
 
 def in_words(act: Act, now: Instant) -> str:

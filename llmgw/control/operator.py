@@ -1,7 +1,8 @@
 """The part of the admin API that operators use besides status, plan and logs.
 
 `GET /v1/acts` · `POST /v1/acts` `{"kind", "target", "reason", "until", "by"}` · `DELETE /v1/acts?target=` ·
-`GET /v1/explain?model=` · `GET /v1/gpus` · `GET /v1/endpoints` · `GET /v1/events?limit=&since=&subject=`.
+`POST /v1/forget` `{"node", "reason", "by"}` · `GET /v1/explain?model=` · `GET /v1/gpus` · `GET /v1/endpoints` ·
+`GET /v1/events?limit=&since=&subject=`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,10 +11,11 @@ from typing import Any
 
 from aiohttp import web
 
-from llmgw.base.ids import ModelName
+from llmgw.base.ids import ModelName, NodeName, ReplicaId
 from llmgw.base.time import Clock, Instant
 from llmgw.control.acts import Acts, CannotAct, until_of, wanted_acts, why_not_taken_back
 from llmgw.control.overview import act_row, endpoint_rows, gpu_rows
+from llmgw.control.requests import line_from
 from llmgw.plan.explain import Explanation, explain
 from llmgw.plan.snapshot import Snapshot
 from llmgw.ports.sinks import EventSource, StoreUnavailable
@@ -34,20 +36,26 @@ class OperatorApi:
         snapshot: Callable[[], Snapshot | None],
         leader: Callable[[], str],
         wake: Callable[[], None],
+        forget: Callable[[NodeName, str, str], tuple[ReplicaId, ...]],
     ) -> None:
-        """`leader` returns why this control plane may not decide; empty if it may."""
+        """`leader` returns why this control plane may not decide; empty if it may.
+
+        `forget` gives up a node, by its name, who asks and why; it returns the replicas that may still run there.
+        """
         self._acts = acts
         self._events = events
         self._clock = clock
         self._snapshot = snapshot
         self._leader = leader
         self._wake = wake
+        self._forget = forget
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
         app.router.add_get("/v1/acts", _told(self._get_acts))
         app.router.add_post("/v1/acts", _told(self._post_acts))
         app.router.add_delete("/v1/acts", _told(self._delete_acts))
+        app.router.add_post("/v1/forget", _told(self._post_forget))
         app.router.add_get("/v1/explain", _told(self._get_explain))
         app.router.add_get("/v1/gpus", _told(self._get_gpus))
         app.router.add_get("/v1/endpoints", _told(self._get_endpoints))
@@ -58,12 +66,7 @@ class OperatorApi:
         return web.json_response({"acts": [act_row(act, now) for act in self._acts.current or ()]})
 
     async def _post_acts(self, request: web.Request) -> web.Response:
-        try:
-            asked = await request.json()
-        except (ValueError, RecursionError):
-            asked = None
-        if not isinstance(asked, dict):
-            raise CannotAct('the request must be {"kind": …, "target": …, "reason": …}')
+        asked = await _object(request, '{"kind": …, "target": …, "reason": …}')
         self._must_lead()
         now = self._clock.now()
         acts = wanted_acts(self._seen(), asked, now)
@@ -79,6 +82,15 @@ class OperatorApi:
             raise CannotAct(why_not_taken_back(self._snapshot(), target), 404)
         self._wake()
         return web.json_response({"acts": [act_row(found, self._clock.now())]})
+
+    async def _post_forget(self, request: web.Request) -> web.Response:
+        asked = await _object(request, '{"node": …, "reason": …}')
+        name, reason = line_from(asked, "node"), line_from(asked, "reason")
+        if not reason:
+            raise CannotAct(f"say why, for whoever reads it later: llmgw forget node/{name} --reason TEXT")
+        self._must_lead()
+        lost = self._forget(NodeName(name), line_from(asked, "by", "an operator"), reason)
+        return web.json_response({"node": name, "replicas": list(lost)})
 
     async def _get_explain(self, request: web.Request) -> web.Response:
         snapshot, name = self._seen(), ModelName(request.query.get("model", ""))
@@ -128,6 +140,16 @@ def explained(one: Explanation, now: float) -> dict[str, Any]:
         "preempts": list(one.preempts),
         "rollout": {"age": now - one.rollout.since, "failed": one.rollout.failed or None} if one.rollout else None,
     }
+
+
+async def _object(request: web.Request, form: str) -> dict[str, object]:
+    try:
+        asked = await request.json()
+    except (ValueError, RecursionError):
+        asked = None
+    if not isinstance(asked, dict):
+        raise CannotAct(f"the request must be {form}")
+    return asked
 
 
 def _since(text: str, now: Instant) -> Instant:

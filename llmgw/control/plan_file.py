@@ -2,9 +2,9 @@
 
 A fleet moves every second, so a plan that any new report made stale could never be applied. What is kept is a digest of only
 those observations that an action relied on: whether its node answers and takes anything, which cards are there and fit to
-use, what else is placed there, and which replicas its model has and whether they serve. Ages, memory in use, progress and
-counters are left out. A digest by itself cannot say what changed, so there is one for each question, and its name says
-which it is.
+use, what else is placed there, and which replicas its model has and whether they serve; and whether all is suspended. Ages,
+memory in use, progress and counters are left out. A digest by itself cannot say what changed, so there is one for each
+question, and its name says which it is.
 
 The file is canonical JSON, and its id is the SHA-256 of all the rest: a file that was edited is not the plan that was shown.
 It is good for one apply (`PlanKeeper`) and for an hour unless told otherwise. It has the tree itself, so it can be applied
@@ -42,6 +42,7 @@ _WHAT = {
     "cards": "which cards it has and which of them are fit to use",
     "placed": "which replicas are placed on it",
     "replicas": "which replicas it has, and which of them serve",
+    "suspended": "whether it is suspended",
 }
 
 
@@ -70,7 +71,7 @@ class PlanFile:
     created: Instant
     expires: Instant
     observed: Mapping[str, str]
-    """`node/NAME answers`, `model/NAME replicas`, … to a digest."""
+    """`node/NAME answers`, `model/NAME replicas`, `cluster suspended`, … to a digest."""
     actions: tuple[str, ...]
     """For people: what would be done."""
     summary: str
@@ -186,7 +187,7 @@ def stale(
 def observations(actions: Iterable[Action], snapshot: Snapshot, decided: Plan) -> dict[str, str]:
     """Return digests of what actions relied on, by name."""
     seen = _Seen(snapshot)
-    keys: dict[str, None] = {}
+    keys: dict[str, None] = {"cluster suspended": None}  # what a suspension held back is in no plan made under it
     for action in actions:
         for node in _nodes_of(action, decided, seen):
             keys |= dict.fromkeys(f"node/{node} {what}" for what in ("answers", "cards", "placed"))
@@ -232,6 +233,8 @@ class _Seen:
                 for one in self.replicas
                 if one.model == ModelName(name)
             )
+        if kind == "cluster":
+            return self.snapshot.suspended is not None
         view = self.snapshot.nodes.get(NodeName(name))
         report = report_of(view) if view is not None else None
         if what == "answers":
@@ -250,6 +253,8 @@ class _Seen:
         """Return the answer in a few words."""
         found = self.answer(key)
         what = key.rpartition(" ")[2]
+        if what == "suspended":
+            return "suspended" if found else "not suspended"
         if what == "answers":
             state = {"Reporting": "it answers", "Unreachable": "it does not answer"}.get(found[0], "never seen")
             return f"{state}; closed by {', '.join(found[1])}" if found[1] else state

@@ -7,10 +7,11 @@ a plan that breaks a rule of safety is not carried out.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from llmgw.base.ids import Epoch, NodeName, Revision
+from llmgw.base.ids import Epoch, NodeName, ReplicaId, Revision
 from llmgw.base.time import Clock
-from llmgw.control.acts import Acts
+from llmgw.control.acts import Acts, CannotAct, check_forgettable
 from llmgw.control.adoption import Adoption
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs
@@ -20,6 +21,7 @@ from llmgw.engines.adapter import ENGINES, Engine
 from llmgw.fleet.view import report_of
 from llmgw.plan.check import check
 from llmgw.plan.decide import plan
+from llmgw.plan.replicas import existing
 from llmgw.plan.result import Plan
 from llmgw.plan.snapshot import Decided, Snapshot
 from llmgw.ports.sinks import EndpointSink, Event, EventSink, UsageSource
@@ -67,6 +69,7 @@ class Reconciler:
         self._started = clock.now()
         self._epoch: Epoch | None = None
         self._decided = Decided()
+        self._spent: frozenset[ReplicaId] = frozenset()
         self._rounds = 0
         self._applied: Revision | None = None
         self.last: Plan | None = None
@@ -117,6 +120,25 @@ class Reconciler:
             suspended=self._adoption.suspension if self._adoption is not None else None,
         )
 
+    def forget(self, node: NodeName, by: str, reason: str) -> tuple[ReplicaId, ...]:
+        """Give up a node that left the catalog and does not answer; return the replicas that it may still run.
+
+        Raises CannotAct for any other node. Should it come back into the catalog, it is asked what it runs.
+        """
+        snapshot = self.snapshot()
+        if snapshot is None:
+            raise CannotAct("there is no valid revision yet; `llmgw status` shows why", 503)
+        check_forgettable(snapshot, node)
+        lost = tuple(sorted(one.id for one in existing(snapshot) if node in one.nodes))
+        self._spent |= frozenset(lost)
+        orders = {name: order for name, order in self._decided.orders.items() if name != node}
+        self._decided = replace(self._decided, orders=orders, spent=self._spent)
+        self._sessions.forget(node)
+        ran = f"; it ran {', '.join(lost)} when it was heard last" if lost else ""
+        self._record("node_forgotten", f"node/{node}", f"{by} says that it is gone: {reason}{ran}", "")
+        self.wake()
+        return lost
+
     def round(self) -> Plan | None:
         """Decide once and carry it out; None if there is nothing to decide by, or this process may not."""
         catalog = self._catalogs.state.value.catalog
@@ -135,6 +157,7 @@ class Reconciler:
         if epoch != self._epoch:
             self._epoch = epoch
             self._decided = Decided.nothing(epoch)
+            self._spent = frozenset()
         self._rounds += 1
         snapshot = self.snapshot()
         assert snapshot is not None
@@ -174,7 +197,7 @@ class Reconciler:
         holding = self._sessions.holding(decided.orders)
         if holding != self.holding.value:
             self.holding.set(holding)
-        self._decided = decided.decided
+        self._decided = replace(decided.decided, spent=self._spent)
         self.last = decided
         for action in decided.actions:
             log.info(

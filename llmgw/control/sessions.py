@@ -99,13 +99,17 @@ class Sessions:
             session.order.set(order)
             self._sessions[name] = (session, self._tasks.loop(name, session.run()))
         for name in [name for name in self._sessions if name not in nodes]:
-            session, task = self._sessions[name]
+            session, _ = self._sessions[name]
             if session.empty(report_of(self._book.views[name])):
                 log.info("node left and is empty", extra={"node": name})
-                session.replaced = True
-                task.cancel()
-                del self._sessions[name]
-                self._book.forget(name)
+                self.forget(name)
+
+    def forget(self, name: NodeName) -> None:
+        """End a node's session and cease to know of it; a later `follow` with it begins anew."""
+        session, task = self._sessions.pop(name)
+        session.replaced = True
+        task.cancel()
+        self._book.forget(name)
 
     def remember(
         self, cluster: str, nodes: Mapping[NodeName, Node], held: Iterable[NodeName], defaults: SshDefaults

@@ -128,7 +128,8 @@ class Work:
 
     def ids_of(self, model: ModelName) -> set[ReplicaId]:
         """Return the ids of a model that are in use, also of what no order wants any more or that was just stopped."""
-        return self._by_model.get(model, set()) | {one.id for one in self.stopped if one.model == model}
+        stopped = {one.id for one in self.stopped if one.model == model}
+        return self._by_model.get(model, set()) | stopped | self.snapshot.previous.spent
 
     def set_free(self, replicas: list[Replica]) -> None:
         """Take their claims away, to see what would be if they were gone."""

@@ -19,7 +19,7 @@ What happens to machines:
     lose NODE [silently] | find NODE | drop NODE N (the next N orders get lost)
 What people and gateways do:
     ask drain|cordon TARGET REASON ... | ask restart TARGET | ask until DURATION drain|cordon TARGET REASON ...
-    ask uncordon TARGET
+    ask uncordon TARGET | ask forget node/NAME REASON ...
     stream REPLICA | finish      begin a request, end all requests
     store away | store back | source fails REASON ... | control start | control restart | control kill
 Look:
@@ -222,11 +222,16 @@ class Script:
             match words:
                 case ["uncordon", target]:
                     return [] if await self._world.take_back(target) else [f"  nothing was asked for of {target}"]
+                case ["forget", target, *reason]:
+                    self._world.forget(target.removeprefix("node/"), "ann", " ".join(reason))
+                    return []
                 case [kind, target, *reason]:
                     await self._world.ask(kind=kind, target=target, reason=" ".join(reason), until=until, by="ann")
                     return []
                 case _:
-                    raise ScriptError("write `ask drain|cordon|restart TARGET REASON ...` or `ask uncordon TARGET`")
+                    raise ScriptError(
+                        "write `ask drain|cordon|restart|forget TARGET REASON ...` or `ask uncordon TARGET`"
+                    )
         except (CannotAct, StoreUnavailable) as error:
             return [f"  refused: {error}"]
 

@@ -227,6 +227,11 @@ class World:
         self.control.reconciler.wake()
         return found is not None
 
+    def forget(self, node: str, by: str, reason: str) -> None:
+        """Let an operator give up a node. Raises CannotAct."""
+        assert self.control is not None
+        self.control.reconciler.forget(NodeName(node), by, reason)
+
     async def reboot(self, name: str, seconds: float) -> None:
         """Restart a machine: its engines end, its agent is back after so many seconds."""
         machine = self.machines[NodeName(name)]

@@ -10,13 +10,14 @@ import pytest
 import typer
 from aiohttp import web
 
+from llmgw.base.ids import NodeName, ReplicaId
 from llmgw.base.time import Instant
 from llmgw.cli import acts as acting
 from llmgw.cli import explaining
 from llmgw.cli.client import ask
-from llmgw.cli.outcomes import Failed
+from llmgw.cli.outcomes import Failed, WrongUsage
 from llmgw.cli.tables import Asked, show_table
-from llmgw.control.acts import Acts
+from llmgw.control.acts import Acts, check_forgettable
 from llmgw.control.operator import OperatorApi
 from llmgw.fleet.usage import Active
 from llmgw.ports.sinks import Event
@@ -36,7 +37,15 @@ class Place:
         self.why_not = ""
         self.wakes = 0
         self.socket = socket
-        self.api = OperatorApi(self.acts, self.store, self, self.desk.snapshot, lambda: self.why_not, self.wake)
+        self.forgotten: list[tuple[str, str, str]] = []
+        self.api = OperatorApi(
+            self.acts, self.store, self, self.desk.snapshot, lambda: self.why_not, self.wake, self.forget
+        )
+
+    def forget(self, name: NodeName, by: str, reason: str) -> tuple[ReplicaId, ...]:
+        check_forgettable(self.desk.snapshot(), name)
+        self.forgotten.append((name, by, reason))
+        return (ReplicaId("m-1-0"),)
 
     def now(self) -> Instant:
         return self.desk.now
@@ -91,6 +100,9 @@ async def refused(asking: Awaitable[object]) -> str:
         ("DELETE", "/v1/acts?target=node/c", None, "node/c is cordoned by its file (new memory); remove"),
         ("DELETE", "/v1/acts?target=node/a", None, "nothing was asked for of 'node/a'"),
         ("POST", "/v1/acts", {"kind": "drain", "target": "node/zz", "reason": "r"}, "there is no node 'zz'"),
+        ("POST", "/v1/forget", {"node": "a", "reason": "burnt"}, "node/a is in the cluster directory; remove its file"),
+        ("POST", "/v1/forget", {"node": "zz", "reason": "burnt"}, "no node 'zz' is leaving; these are: none"),
+        ("POST", "/v1/forget", {"node": "a"}, "say why, for whoever reads it later: llmgw forget node/a --reason"),
         ("GET", "/v1/explain?model=zz", None, "there is no model 'zz'; there are: m, n"),
         ("GET", "/v1/events?limit=0", None, "limit is a whole number from 1 to 10000"),
         ("GET", "/v1/events?since=ever", None, "--since 'ever' is not understood; write 2h"),
@@ -98,6 +110,25 @@ async def refused(asking: Awaitable[object]) -> str:
 )
 async def test_what_is_refused_says_what_to_do(place: Place, method, path, body, said) -> None:
     assert (await refused(place.ask(method, path, body))).startswith(said)
+
+
+async def test_a_dead_node_is_given_up_and_what_it_may_still_run_is_said(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.desk.want(node("b"), cordoned("c"), model("m", 2), model("n", 0))
+    assert "node/a answers: it is forgotten by itself" in await refused(
+        place.ask("POST", "/v1/forget", {"node": "a", "reason": "burnt"})
+    )
+    place.desk.lose("a")
+    out = await run(lambda: acting.forget_node("node/a", "burnt", place.socket, as_json=False), capsys)
+    assert out.splitlines()[0] == "node/a is forgotten (burnt)"
+    assert "may these engines, unused: m-1-0" in out
+    assert [(name, reason) for name, _, reason in place.forgotten] == [("a", "burnt")]
+    place.why_not = "this server does not lead; ask the one that does (x)"
+    assert await refused(place.ask("POST", "/v1/forget", {"node": "a", "reason": "burnt"})) == place.why_not
+    for target, reason in (("gpu/x", "burnt"), ("node/a", "")):
+        with pytest.raises(WrongUsage):
+            acting.forget_node(target, reason, place.socket, as_json=False)
 
 
 async def test_without_the_lead_or_the_store_nothing_is_taken(place: Place) -> None:

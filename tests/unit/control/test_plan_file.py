@@ -15,6 +15,7 @@ from llmgw.control.plan_file import BadPlanFile, PlanFile, Terms, dump_plan, loa
 from llmgw.control.preview import preview
 from llmgw.fleet.report import Phase
 from llmgw.fleet.view import Reporting
+from llmgw.plan.snapshot import Suspension
 from tests.builders import COMPILER, Desk, Object, cluster, model, node, tree
 from tests.cards import CLASSES, gpus, on_cards, stranger
 
@@ -111,10 +112,21 @@ def test_it_says_which_of_the_things_it_relied_on_changed() -> None:
         assert why(plan, desk) == (expected,), change.__name__
 
 
+def test_a_plan_made_while_suspended_is_not_applied_after_it_and_the_other_way_round() -> None:
+    desk = a_desk()
+    before = saved(desk)
+    desk.suspended = Suspension("a switch", "ann", desk.now, Instant(desk.now + 3600))
+    assert why(before, desk) == ("cluster has changed: whether it is suspended (now: suspended)",)
+    under = saved(desk)
+    assert (under.actions, why(under, desk)) == ((), ())
+    desk.suspended = None
+    assert why(under, desk) == ("cluster has changed: whether it is suspended (now: not suspended)",)
+
+
 def test_what_no_action_touches_may_change() -> None:
     desk = a_desk()
     plan = saved(desk)
-    assert {key.partition(" ")[0] for key in plan.observed} == {"node/b", "model/m"}
+    assert {key.partition(" ")[0] for key in plan.observed} == {"node/b", "model/m", "cluster"}
     desk.lose("a")
     desk.card("GPU-a-1", unhealthy="XID 79")
     assert why(plan, desk) == ()
