@@ -12,6 +12,8 @@ class TcpAddress:
 
     host: str
     port: int
+    tls: bool = False
+    """Whether it speaks TLS, with a certificate for `host` that this machine trusts."""
     kind: Literal["tcp"] = "tcp"
 
     def __str__(self) -> str:
@@ -41,6 +43,10 @@ class Endpoint:
     address: Address
     served_name: str
     """What the engine calls the model; a request that used an alias is rewritten to it."""
+    process: str = ""
+    """Another one after each start of the engine: what was learnt of the one before does not hold of it."""
+    prefix: str = ""
+    """What stands before `/v1` in its paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,26 @@ class RoutedModel:
     """Replicas that should run; 0 means that it is switched off."""
     retry_after: int
     """Seconds after which a client that met no ready replica should come again."""
+    keep_alive: float | None = None
+    """Seconds of a stream's silence after which its client is sent a comment; None means never."""
+    max_model_len: int | None = None
+    """Tokens of prompt and answer together that it takes, where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """Limits of the gateway. Times in seconds."""
+
+    connect: float = 5.0
+    """For a connection to an engine."""
+    headers: float = 600.0
+    """From the request's last byte to the response's head; of an answer that is no stream, this is nearly all of it."""
+    first_byte: float = 600.0
+    """From the head to the first byte of the body."""
+    inter_chunk: float = 120.0
+    """Between two pieces of the body."""
+    max_body: int = 64 << 20
+    """Bytes of a request's body, as it comes and decompressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +88,7 @@ class EndpointTable:
     version: int
     models: tuple[RoutedModel, ...]
     endpoints: tuple[Endpoint, ...]
-    connect_timeout: float = 5.0
-    """Seconds."""
+    settings: GatewaySettings = GatewaySettings()
 
 
 EMPTY_TABLE = EndpointTable(0, (), ())

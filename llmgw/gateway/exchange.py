@@ -184,7 +184,7 @@ class Exchange:
 
     async def _connected(self, endpoint: Endpoint) -> None:
         try:
-            connection = await self._plane.pool.connect(endpoint.address, self._plane.index.connect_timeout)
+            connection = await self._plane.pool.connect(endpoint.address, self._plane.index.settings.connect)
         except (OSError, TimeoutError) as error:
             self._connecting = None
             log.warning("replica unreachable", extra={"endpoint": endpoint.id, "error": str(error) or repr(error)})

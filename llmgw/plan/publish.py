@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from llmgw.base.ids import ModelName
+from llmgw.engines.context import max_model_len
 from llmgw.fleet.report import Phase
-from llmgw.fleet.table import Endpoint, EndpointTable, RoutedModel
+from llmgw.fleet.table import Address, Endpoint, EndpointTable, GatewaySettings, RoutedModel
 from llmgw.plan.replicas import Replica
 from llmgw.plan.snapshot import Snapshot
 from llmgw.spec.model import Model
+from llmgw.spec.router import Router
 
 RETRY_SOON = 2
 RETRY_UNKNOWN = 10
@@ -25,8 +27,7 @@ def table_of(
     """
     before = snapshot.previous.table
     endpoints = tuple(
-        # the engine that runs, not the next one: a renamed model's still goes by the old name
-        Endpoint(one.id, one.model, one.address, (one.report.spec if one.report else one.spec).served_name)
+        _endpoint(one, one.address)
         for one in sorted(replicas, key=lambda one: one.id)
         if one.address is not None and one.serves and not one.draining and not one.leaving
     )
@@ -34,11 +35,19 @@ def table_of(
     for one in replicas:
         if not one.leaving:
             phases.setdefault(one.model, set()).add(one.phase)
+    router = snapshot.catalog.cluster.router
     routed = tuple(
-        RoutedModel(name, tuple(model.aliases), model.replicas, _retry_after(snapshot, model, phases.get(name, set())))
+        RoutedModel(
+            name,
+            tuple(model.aliases),
+            model.replicas,
+            _retry_after(snapshot, model, phases.get(name, set())),
+            _keep_alive(router, model),
+            max_model_len(model),
+        )
         for name, model in models.items()
     )
-    table = EndpointTable(before.version, routed, endpoints, snapshot.catalog.cluster.router.timeouts.connect)
+    table = EndpointTable(before.version, routed, endpoints, _settings(router))
     if table != before:
         table = replace(table, version=before.version + 1)
     had = {endpoint.id for endpoint in before.endpoints}
@@ -46,6 +55,25 @@ def table_of(
     published = [endpoint for endpoint in endpoints if endpoint.id not in had]
     withdrawn = [endpoint for endpoint in before.endpoints if endpoint.id not in has]
     return table, published, withdrawn
+
+
+def _endpoint(one: Replica, address: Address) -> Endpoint:
+    # the engine that runs, not the next one: a renamed model's still goes by the old name
+    spec = one.report.spec if one.report else one.spec
+    process = f"{one.report.attempt}.{one.report.pid}" if one.report else ""
+    return Endpoint(one.id, one.model, address, spec.served_name, process)
+
+
+def _settings(router: Router) -> GatewaySettings:
+    limits = router.timeouts
+    return GatewaySettings(
+        limits.connect, limits.headers, limits.first_byte, limits.inter_chunk, max_body=router.max_body
+    )
+
+
+def _keep_alive(router: Router, model: Model) -> float | None:
+    wanted = model.routing.policy or router.default_policy
+    return next((policy.keep_alive for policy in router.policies if policy.name == wanted), None)
 
 
 def _retry_after(snapshot: Snapshot, model: Model, phases: set[Phase]) -> int:

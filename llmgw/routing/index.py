@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llmgw.base.ids import ReplicaId
-from llmgw.fleet.table import Address, Endpoint, EndpointTable, RoutedModel
+from llmgw.fleet.table import Address, Endpoint, EndpointTable, GatewaySettings, RoutedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,7 @@ class TableIndex:
     endpoints: tuple[Endpoint, ...]
     ids: frozenset[ReplicaId]
     addresses: frozenset[Address]
-    connect_timeout: float
-    """Seconds."""
+    settings: GatewaySettings
 
 
 def index_table(table: EndpointTable) -> TableIndex:
@@ -55,5 +54,5 @@ def index_table(table: EndpointTable) -> TableIndex:
         endpoints=table.endpoints,
         ids=frozenset(endpoint.id for endpoint in table.endpoints),
         addresses=frozenset(endpoint.address for endpoint in table.endpoints),
-        connect_timeout=table.connect_timeout,
+        settings=table.settings,
     )

@@ -20,7 +20,7 @@ class Policy(SpecModel):
     keep_alive: Duration | None = Field(
         None,
         description="Send an SSE comment so often while a stream is silent; default never.",
-        json_schema_extra=planned(Impact.ROUTE),
+        json_schema_extra=impact(Impact.ROUTE),
     )
 
 
@@ -35,11 +35,18 @@ class Timeouts(SpecModel):
     connect: Duration = Field(
         5.0, description="Limit for connecting to an engine.", json_schema_extra=impact(Impact.ROUTE)
     )
+    headers: Duration = Field(
+        600.0,
+        description="Limit for the head of an engine's response; of an answer that is no stream, that is nearly all of it.",
+        json_schema_extra=impact(Impact.ROUTE),
+    )
     first_byte: Duration = Field(
-        600.0, description="Limit for an engine's first byte of an answer.", json_schema_extra=planned(Impact.ROUTE)
+        600.0,
+        description="Limit from an engine's response head to the first byte of its body.",
+        json_schema_extra=impact(Impact.ROUTE),
     )
     inter_chunk: Duration = Field(
-        120.0, description="Limit for silence in the middle of a stream.", json_schema_extra=planned(Impact.ROUTE)
+        120.0, description="Limit for silence in the middle of a response.", json_schema_extra=impact(Impact.ROUTE)
     )
     queue: Duration = Field(
         60.0,
@@ -76,7 +83,11 @@ class Router(SpecModel):
     admission: Admission = Field(
         default_factory=Admission, description="How many requests may wait.", json_schema_extra=planned(Impact.ROUTE)
     )
-    max_body: Size = Field(64 << 20, description="Largest request body.", json_schema_extra=planned(Impact.ROUTE))
+    max_body: Size = Field(
+        64 << 20,
+        description="Largest request body, as it comes and decompressed.",
+        json_schema_extra=impact(Impact.ROUTE),
+    )
     auth: Literal["off", "keys"] = Field(
         "off",
         description="Whether clients need a key; `off` only while the gateway listens on loopback.",

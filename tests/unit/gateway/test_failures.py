@@ -119,7 +119,7 @@ async def test_an_engine_that_does_not_accept_in_time_is_passed_over() -> None:
             filler.setblocking(False)
             filler.connect_ex(name)
         async with running_engine("alive") as engine:
-            routed = table(endpoint(0, TcpAddress(*name)), endpoint(1, address_of(engine)), connect_timeout=0.1)
+            routed = table(endpoint(0, TcpAddress(*name)), endpoint(1, address_of(engine)), connect=0.1)
             async with gateway_before(engine, routed=routed) as s:
                 answers = await asyncio.gather(*(s.ask(CHAT) for _ in range(4)))
                 assert {answer.status for answer in answers} == {200}
@@ -297,7 +297,7 @@ async def test_a_client_that_goes_while_the_engine_is_connected_to_leaves_nothin
         for filler in fillers:
             filler.setblocking(False)
             filler.connect_ex(name)
-        async with gateway_before(routed=table(endpoint(0, TcpAddress(*name)), connect_timeout=60.0)) as s:
+        async with gateway_before(routed=table(endpoint(0, TcpAddress(*name)), connect=60.0)) as s:
             client = await s.client()
             client.post(CHAT)
             await until(lambda: s.in_flight == 1)
