@@ -14,11 +14,10 @@ from llmgw.adapters.dir_watch import DirWatch
 from llmgw.adapters.git_busy import git_at_work, stale_lock
 from llmgw.base.ids import Revision
 from llmgw.base.time import Clock, Instant, later
-from llmgw.catalog.source import Source, SourceFailed, SourceTree
+from llmgw.catalog.source import Source, SourceFailed, SourceTree, belongs
 from llmgw.ports.trees import Passed
 from llmgw.spec.cluster import SourceRules
 
-SUFFIXES = (".yaml", ".yml")
 SCAN = 30.0
 """Seconds between two readings of all files when nothing seems to have changed."""
 SAY_BUSY = 30.0
@@ -37,7 +36,7 @@ def read_directory(directory: Path) -> Source:
             for name in sorted(names):
                 path = Path(root) / name
                 shown = os.fsencode(path.relative_to(directory)).decode("utf-8", "backslashreplace")
-                if not name.lower().endswith(SUFFIXES):
+                if not belongs(shown):
                     continue
                 if path.is_symlink():
                     refused[shown] = "symlink"
@@ -73,6 +72,8 @@ class DirSource:
         self._current: Source | None = None
         self._candidate: Source | None = None
         self._scan_at = Instant(0.0)
+        self._asked = 0
+        self._served = 0
         self._busy_since: Instant | None = None
         self._busy = ""
 
@@ -81,8 +82,8 @@ class DirSource:
         return f"{self._directory} (its files)"
 
     def hint(self) -> None:
-        """Read the files at the next look."""
-        self._scan_at = Instant(0.0)
+        """Read the files at the next look, also if one is under way, in a thread, and has read some already."""
+        self._asked += 1
 
     def notices(self) -> tuple[str, ...]:
         """Return why events do not come, and what git does that is waited for."""
@@ -115,8 +116,9 @@ class DirSource:
     def _look(self) -> Source:
         now = self._clock.now()
         changed = self._watch.look()
+        asked = self._asked
         settled = self._current is not None and self._candidate == self._current
-        if self._current is not None and settled and not changed and now < self._scan_at:
+        if self._current is not None and settled and not changed and now < self._scan_at and asked == self._served:
             return self._current
         busy = git_at_work(self._directory, now) if self._current is not None else ""
         if busy:
@@ -125,6 +127,7 @@ class DirSource:
             return self._current
         self._busy_since = None
         found = read_directory(self._directory)
+        self._served = asked
         took = self._clock.now() - now
         # polled, a big directory is read less often, so that reading it takes a tenth of the time at most
         self._scan_at = later(now, took * 10 if changed is None else SCAN)

@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from llmgw.adapters.git_command import GitFailed
+from llmgw.adapters.git_objects import KINDS, contents
 from llmgw.base.ids import Revision
-from llmgw.catalog.source import Source, SourceFailed, SourceTree
+from llmgw.catalog.source import Source, SourceFailed, SourceTree, belongs
 
 LIMIT = 20.0
 """Seconds for one git command."""
-SUFFIXES = (b".yaml", b".yml")
-_KINDS = {b"120000": "symlink", b"160000": "submodule"}
 _EMPTY_BLOBS = frozenset(
     hashlib.new(name, b"blob 0\0", usedforsecurity=False).hexdigest() for name in ("sha1", "sha256")
 )
@@ -121,13 +121,13 @@ def _read(git: _Git) -> Source:
     for entry in filter(None, git.run("ls-files", "-s", "-z").split(b"\0")):
         meta, _, name = entry.partition(b"\t")
         mode, digest, stage = meta.split(b" ")
-        if not name.lower().endswith(SUFFIXES):
-            continue
         path = name.decode("utf-8", "backslashreplace")
+        if not belongs(path):
+            continue
         if stage != b"0":
             return SourceFailed(f"{path} has a merge conflict; settle it and `git add` it")
-        if mode in _KINDS:
-            refused[path] = _KINDS[mode]
+        if mode in KINDS:
+            refused[path] = KINDS[mode]
         else:
             blobs[path] = digest.decode()
     for path in _not_in_the_commit(git, blobs):
@@ -151,15 +151,7 @@ def _not_in_the_commit(git: _Git, blobs: Mapping[str, str]) -> list[str]:
 
 def _contents(git: _Git, blobs: Mapping[str, str]) -> dict[str, bytes]:
     asked = "".join(f"{digest}\n" for digest in blobs.values()).encode()
-    answer = memoryview(git.run("cat-file", "--batch", stdin=asked))
-    files: dict[str, bytes] = {}
-    at = 0
-    for path in blobs:
-        end = bytes(answer[at : at + 200]).index(b"\n")
-        head = bytes(answer[at : at + end]).split(b" ")
-        if len(head) != 3:
-            raise _Failed(f"git has no contents of {path}; run `git fsck`")
-        at += end + 1
-        files[path] = bytes(answer[at : at + int(head[2])])
-        at += int(head[2]) + 1
-    return files
+    try:
+        return contents(blobs, git.run("cat-file", "--batch", stdin=asked), git.directory)
+    except GitFailed as error:
+        raise _Failed(str(error)) from error

@@ -1,10 +1,11 @@
 """Reads a directory of a commit as a `SourceTree`, from git's objects: no index, no work tree, no filters."""
 
+from collections.abc import Mapping
+
 from llmgw.adapters.git_command import Git, GitFailed
 from llmgw.base.ids import Revision
-from llmgw.catalog.source import SourceTree
+from llmgw.catalog.source import SourceTree, belongs
 
-SUFFIXES = (b".yaml", b".yml")
 KINDS = {b"120000": "symlink", b"160000": "submodule"}
 
 
@@ -37,9 +38,9 @@ def listed(listing: bytes) -> tuple[dict[str, str], dict[str, str]]:
     for entry in filter(None, listing.split(b"\0")):
         meta, _, name = entry.partition(b"\t")
         mode, _, digest = meta.split(b" ")
-        if not name.lower().endswith(SUFFIXES):
-            continue
         path = name.decode("utf-8", "backslashreplace")
+        if not belongs(path):
+            continue
         if mode in KINDS:
             refused[path] = KINDS[mode]
         else:
@@ -47,7 +48,7 @@ def listed(listing: bytes) -> tuple[dict[str, str], dict[str, str]]:
     return blobs, refused
 
 
-def contents(blobs: dict[str, str], output: bytes, place: object) -> dict[str, bytes]:
+def contents(blobs: Mapping[str, str], output: bytes, place: object) -> dict[str, bytes]:
     """Return each blob's bytes, of `git cat-file --batch`. Raises GitFailed if one is missing."""
     answer = memoryview(output)
     files: dict[str, bytes] = {}

@@ -118,21 +118,11 @@ class SqlRevisions:
                 content = connection.execute(sa.select(_trees.c.content).where(_trees.c.digest == digest)).scalar()
                 if content is None:
                     return None
-                listed = json.loads(zlib.decompress(content))
-                wanted = set(listed["files"].values())
-                blobs = {row.digest: zlib.decompress(row.content) for row in _in_parts(connection, wanted)}
-            if wanted - blobs.keys():
-                log.warning("a kept revision lacks contents", extra={"revision": listed["revision"]})
-                return None
-            return SourceTree(
-                Revision(listed["revision"]),
-                {path: blobs[key] for path, key in listed["files"].items()},
-                listed["refused"],
-                listed["subject"],
-                listed["author"],
-                listed["committed"],
-                tuple(listed["trailers"]),
-            )
+                try:
+                    return _tree_of(connection, content)
+                except (zlib.error, ValueError, KeyError, TypeError, AttributeError) as error:
+                    log.warning("a kept revision cannot be read", extra={"digest": digest, "reason": repr(error)})
+                    return None
 
         return await self._run(read)
 
@@ -232,3 +222,18 @@ def _record(row: dict[str, Any]) -> Record | None:
     except ValidationError:
         log.warning("a revision in the store cannot be read", extra={"revision": row.get("revision")})
         return None
+
+
+def _tree_of(connection: sa.Connection, content: bytes) -> SourceTree:
+    """Return the tree that was kept so. Raises KeyError if contents are missing, and others if it is damaged."""
+    listed = json.loads(zlib.decompress(content))
+    blobs = {row.digest: zlib.decompress(row.content) for row in _in_parts(connection, set(listed["files"].values()))}
+    return SourceTree(
+        Revision(listed["revision"]),
+        {path: blobs[key] for path, key in listed["files"].items()},
+        listed["refused"],
+        listed["subject"],
+        listed["author"],
+        listed["committed"],
+        tuple(listed["trailers"]),
+    )

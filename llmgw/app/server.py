@@ -53,10 +53,10 @@ from llmgw.control.leadership import Leadership
 from llmgw.control.operator import OperatorApi
 from llmgw.control.plan_api import PlanApi
 from llmgw.control.reconcile import Reconciler
+from llmgw.control.revisions import Progress, progress
 from llmgw.control.sessions import SILENCE, Sessions, silence_limit
 from llmgw.control.status import Control, status
 from llmgw.control.workers import Workers
-from llmgw.plan.result import Plan
 from llmgw.ports.links import Link
 from llmgw.ports.sinks import StoreUnavailable
 from llmgw.ports.trees import TreeSource
@@ -132,7 +132,7 @@ class _Server:
         self._statuses: Statuses | None = None
         if settings.forge is not None:
             forge = ForgeApi(settings.forge, self._secrets.get, self._clock)
-            self._statuses = Statuses(forge, self._commits, self._clock)
+            self._statuses = Statuses(forge, self._commits, self._far, self._clock)
         self._tasks = Supervisor("server")
 
     def _gateway_workers(self) -> Workers:
@@ -347,9 +347,12 @@ class _Server:
         trouble = self._statuses.trouble if self._statuses is not None else ""
         return (*self._source.notices(), *([trouble] if trouble else []))
 
-    def _commits(self) -> tuple[CatalogState, Plan | None] | None:
+    def _commits(self) -> CatalogState | None:
         """Return what is known of commits; None while another control plane decides, which then speaks of them."""
-        return (self._catalogs.state.value, self._reconciler.last) if self._leadership.epoch is not None else None
+        return self._catalogs.state.value if self._leadership.epoch is not None else None
+
+    def _far(self) -> Progress:
+        return progress(self._reconciler.last, self._reconciler.snapshot(), self._adoption.revisions)
 
     def _hook_secret(self) -> str | None:
         return self._secrets.get(self._settings.hook_secret) if self._settings.hook_secret else None

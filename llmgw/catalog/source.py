@@ -27,6 +27,11 @@ class SourceTree:
     """The `Key: value` lines at the end of the commit's message."""
 
 
+def belongs(path: str) -> bool:
+    """Whether a path is a tree's: a YAML file that is not hidden, nor below something hidden. All sources go by this."""
+    return path.lower().endswith((".yaml", ".yml")) and not any(part.startswith(".") for part in path.split("/"))
+
+
 class Trouble(StrEnum):
     """Why nothing new is taken from a source. Each is another errand for a person."""
 

@@ -126,9 +126,10 @@ def request_of(wanted: Wanted, asks: Asks) -> dict[str, Any]:
         return {**body, "tree": tree_row(wanted_tree(directory, ""))}
     try:
         return {**body, "tree": tree_row(wanted_tree(directory, wanted.rev))}
-    except Failed:
-        # no such commit here; the server may know it by its name
-        return {**body, "revision": wanted.rev}
+    except Failed as error:
+        if not any(known in str(error) for known in ("has no commit", "is not in a git repository")):
+            raise
+        return {**body, "revision": wanted.rev}  # the server may know it by its name
 
 
 def begin(asks: Asks, body: dict[str, Any], wanted: Wanted, patience: Patience, shown: Screen) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from llmgw.cli.options import Json, Server
+from llmgw.cli.outcomes import WrongUsage
 
 Rev = Annotated[
     str,
@@ -92,6 +93,8 @@ def apply(
     from llmgw.cli.acts import seconds_of
     from llmgw.cli.applying import Wanted, apply_it
 
+    if no_wait and wait_for_other:
+        raise WrongUsage("--no-wait ends as soon as the server has taken it up, --wait-for-other waits; leave one out")
     wanted = Wanted(what, rev, tuple(allow_remove or ()), wait_for_other, supersede)
     apply_it(wanted, server, None if no_wait else seconds_of(timeout), as_json=as_json)
 

@@ -23,7 +23,7 @@ def markdown(shown: dict[str, Any]) -> str:
     """Return the comment, which ends with a newline."""
     head = f"{MARK}\n### llmgw: {_inline(summary(shown))}\n"
     if not shown["valid"]:
-        return _fit(head, [_fenced(text(shown))])
+        return _fit(head, [_fenced(_cut(text(shown).split("\n"), LONGEST - 3 * _ROOM))])
     about = f"\nRevision `{_code(shown['revision'][:10])}`"
     about += f" against `{_code(shown['based_on'][:10])}`, which is in force.\n" if shown["based_on"] else ".\n"
     parts = [

@@ -18,7 +18,15 @@ SIGNS = {
     ("create", "delete"): "+/-",
     ("delete", "create"): "-/+",
 }
-_REPLICA_SIGNS = {"start": "+", "keep": "~", "drain": "-", "stop": "-", "withdraw": "-", "move port": "~"}
+_REPLICA_SIGNS = {
+    "start": "+",
+    "keep": "~",
+    "drain": "-",
+    "stop": "-",
+    "withdraw": "-",
+    "move port": "~",
+    "restart": "~",
+}
 _REPLACED = {
     "new first": "its replicas are replaced, new before old",
     "old first": "its replicas are replaced, old before new",

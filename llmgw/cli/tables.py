@@ -172,7 +172,9 @@ def chosen(rows: list[Row], asked: Asked) -> list[Row]:
             rows = [row for row in rows if value in (column.cell(row), str(column.value(row)))]
     if asked.sort:
         column = _column(columns, asked.sort.removeprefix("-"))
-        rows = sorted(rows, key=lambda row: _rank(column.value(row)), reverse=asked.sort.startswith("-"))
+        known = [row for row in rows if column.value(row) is not None]
+        known.sort(key=lambda row: _rank(column.value(row)), reverse=asked.sort.startswith("-"))
+        rows = known + [row for row in rows if column.value(row) is None]
     return rows
 
 

@@ -61,8 +61,11 @@ class Acts:
     async def load(self) -> None:
         """Read the store. Raises StoreUnavailable."""
         async with self._turn:
-            if not self._dirty.is_set():
-                self._acts = await self._keeper.last_acts()
+            if self._dirty.is_set():
+                return
+            there = await self._keeper.last_acts()
+            if not self._dirty.is_set():  # else some were over meanwhile, and the store is to learn of it
+                self._acts = there
 
     async def run(self) -> None:
         """Write what was dropped, and read what others wrote, for ever."""
@@ -74,7 +77,7 @@ class Acts:
             await asyncio.sleep(READ_AGAIN)
 
     async def add(self, acts: Iterable[Act]) -> None:
-        """Keep these, each in place of the one before on its target. Raises StoreUnavailable, and then nothing has changed."""
+        """Keep these, each in place of the one before on its target. Raises StoreUnavailable: they may be kept all the same."""
         new = {act.target: act for act in acts}
         async with self._turn:
             await self._keep({**{act.target: act for act in await self._known()}, **new})
@@ -111,9 +114,14 @@ class Acts:
 
     async def _keep(self, acts: dict[str, Act]) -> None:
         wanted = tuple(acts[target] for target in sorted(acts))
+        before = self._acts
         await self._keeper.keep_acts(wanted)
-        self._acts = wanted
-        self._dirty.clear()
+        if self._acts is before:
+            self._acts = wanted
+            self._dirty.clear()
+            return
+        dropped = set(before or ()) - set(self._acts or ())  # they were over while this was written
+        self._acts = tuple(act for act in wanted if act not in dropped)
 
     async def _write(self) -> None:
         async with self._turn:

@@ -466,8 +466,13 @@ class Adoption:
         return newest
 
     async def _write(self, standing: Standing, records: list[Record], tree: SourceTree | None) -> None:
-        """Write, and then let it hold. Raises CannotAdopt; then nothing has changed."""
-        if not await self._stored(lambda: self._book.write(standing, records, tree)):
+        """Write, and then let it hold. Raises CannotAdopt: then it does not hold, unless it was written all the same."""
+        try:
+            kept = await self._book.write(standing, records, tree)
+        except StoreUnavailable as error:
+            text = f"the store cannot be used: {error}; it may have been written all the same, `llmgw status` will say"
+            raise CannotAdopt(text, 503) from error
+        if not kept:
             raise CannotAdopt("another control plane has just changed this; look again, and try again")
 
     async def _stored(self, work: Callable[[], Awaitable[T]]) -> T:

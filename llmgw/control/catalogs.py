@@ -149,7 +149,14 @@ class Catalogs:
             return False
         state = self.state.value
         self.state.set(
-            replace(state, catalog=outcome.catalog, tree=tree, accepted_at=self._clock.now(), warnings=outcome.warnings)
+            replace(
+                state,
+                catalog=outcome.catalog,
+                tree=tree,
+                accepted_at=self._clock.now(),
+                warnings=outcome.warnings,
+                verified_by="" if tree.revision != _revision(state.tree) else state.verified_by,
+            )
         )
         self.reconsider(again=True)
         self._changed()
@@ -206,12 +213,16 @@ class Catalogs:
             self.reconsider()
             return
         self._seen = source
-        if isinstance(source, SourceFailed):
-            self._fail(source, self.state.value.fetched)
-        elif self._is_no_news(source):
-            await self._again(source)
-        else:
-            await self._take(source)
+        try:
+            if isinstance(source, SourceFailed):
+                self._fail(source, self.state.value.fetched)
+            elif self._is_no_news(source):
+                await self._again(source)
+            else:
+                await self._take(source)
+        except asyncio.CancelledError:
+            self._seen = None  # a look that was cut short has seen nothing
+            raise
 
     def _is_no_news(self, tree: SourceTree) -> bool:
         """Whether a tree is the one in force, and no other was valid since."""
@@ -266,6 +277,11 @@ class Catalogs:
         if not by and state.catalog.cluster.source.verify.mode != "off":
             verdict = await self._source.vet(tree.revision, None, state.catalog.cluster.source)
             by = verdict.verified_by if isinstance(verdict, Passed) else ""
+            if self.state.value.tree is not state.tree:
+                self._seen = None  # an operator put another one in force meanwhile; look again
+                return
+            state = self.state.value
+        assert state.catalog is not None
         now = self._clock.now()
         self.state.set(
             replace(

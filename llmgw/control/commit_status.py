@@ -1,8 +1,8 @@
 """Tells a forge what became of each commit: pending, then success or failure, once; or that another one came before.
 
-What is to be shown is a function of the source's state and the last plan. The loop shows it, one request at a time, and is
-what no other loop waits for. A commit that was shown as done is left alone: a replica that crashes a week later is no
-business of the commit. And no commit is shown more than `MOST` times, whatever flaps.
+What is to be shown is a function of the source's state and of how far the revision is. The loop shows it, one request at a
+time, and is what no other loop waits for. A commit that was shown as done is left alone: a replica that crashes a week later
+is no business of the commit. And no commit is shown more than `MOST` times, whatever flaps.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import assert_never
 from llmgw.base.ids import Revision, short
 from llmgw.base.time import Clock, Instant, later
 from llmgw.control.catalogs import HELD, CatalogState
-from llmgw.plan.result import Plan
+from llmgw.control.revisions import Progress
 from llmgw.ports.forges import CommitStatus, Forge, Mark, Never, Shown, TryAgain
 
 log = logging.getLogger(__name__)
@@ -29,8 +29,11 @@ REMEMBERED = 200
 """Commits of which is remembered what was shown."""
 
 
-def verdict(state: CatalogState, plan: Plan | None) -> CommitStatus | None:
-    """Return what is to be shown beside the newest commit; None while nothing is known of it."""
+def verdict(state: CatalogState, far: Callable[[], Progress]) -> CommitStatus | None:
+    """Return what is to be shown beside the newest commit; None while nothing is known of it.
+
+    `far` returns how far the attempted revision is, and is asked only about one that is in force.
+    """
     newest = state.fetched
     if newest is None or state.catalog is None or newest.committed is None:
         return None
@@ -38,16 +41,30 @@ def verdict(state: CatalogState, plan: Plan | None) -> CommitStatus | None:
     if state.failed is not None and state.failed.trouble in HELD:
         return CommitStatus(newest.revision, context, Mark.FAILURE, f"held: {state.failed.trouble}")
     if state.rejected is not None and state.rejected.revision == newest.revision:
-        problems = state.rejected.problems
+        problems = [one for one in state.rejected.problems if one.severity == "error"]
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         return CommitStatus(newest.revision, context, Mark.FAILURE, f"not valid: {problems[0]}{more}")
     if state.tree is None or state.tree.revision != newest.revision:
-        return None
-    if plan is None or plan.based_on != newest.revision or not plan.settled:
-        return CommitStatus(newest.revision, context, Mark.PENDING, "in force; nodes are asked")
-    if plan.actions or plan.holds:
-        return CommitStatus(newest.revision, context, Mark.PENDING, "in force; replicas are changing")
-    return CommitStatus(newest.revision, context, Mark.SUCCESS, "in force; every replica is as it should be")
+        if state.waiting is None or state.candidate is None or state.candidate.tree.revision != newest.revision:
+            return None
+        refused = state.waiting.kind == "guard"
+        return CommitStatus(
+            newest.revision, context, Mark.FAILURE if refused else Mark.PENDING, f"not in force: {state.waiting.text}"
+        )
+    reached = far()
+    if reached.failed:
+        return CommitStatus(newest.revision, context, Mark.FAILURE, f"in force; {_evidence(reached)}")
+    if reached.healthy:
+        return CommitStatus(newest.revision, context, Mark.SUCCESS, "in force; every replica is as it should be")
+    ready, wanted = sum(one.ready for one in reached.models), sum(one.wanted for one in reached.models)
+    what = f"{ready} of {wanted} replicas serve by it" if reached.planned else "nodes are asked"
+    return CommitStatus(newest.revision, context, Mark.PENDING, f"in force; {what}")
+
+
+def _evidence(reached: Progress) -> str:
+    first = reached.evidence[0]
+    more = f" (and {len(reached.evidence) - 1} more)" if len(reached.evidence) > 1 else ""
+    return f"model {first.model} failed: {first.reason}{more}"
 
 
 @dataclass(slots=True)
@@ -66,9 +83,17 @@ class _Told:
 class Statuses:
     """The loop. `trouble` is shown in the status."""
 
-    def __init__(self, forge: Forge, look: Callable[[], tuple[CatalogState, Plan | None] | None], clock: Clock) -> None:
+    def __init__(
+        self,
+        forge: Forge,
+        look: Callable[[], CatalogState | None],
+        far: Callable[[], Progress],
+        clock: Clock,
+    ) -> None:
+        """`look` returns what is known of the source; None while another control plane speaks of it."""
         self._forge = forge
         self._look = look
+        self._far = far
         self._clock = clock
         self._told: OrderedDict[Revision, _Told] = OrderedDict()
         self._not_before = Instant(0.0)
@@ -83,9 +108,11 @@ class Statuses:
 
     async def step(self) -> None:
         """Show one status, if one is due."""
-        seen = self._look()  # None: another control plane speaks
-        wanted = verdict(*seen) if seen is not None else None
-        if wanted is None or self._clock.now() < self._not_before:
+        state = self._look()
+        if state is None or self._clock.now() < self._not_before:
+            return
+        wanted = verdict(state, self._far)
+        if wanted is None:
             return
         status = self._overtaken(wanted) or (wanted if self._news(wanted) else None)
         if status is not None:

@@ -120,33 +120,33 @@ def prove(forge: str, headers: Mapping[str, str], body: bytes, secret: bytes, no
     if not given:
         raise _Refused(401, f"the request is not signed: no {names[0]}; give the webhook the secret")
     wanted = hmac.new(secret, body, hashlib.sha256).hexdigest()
-    if not hmac.compare_digest(given.removeprefix("sha256=").encode(), wanted.encode()):
+    if not hmac.compare_digest(_bytes(given.removeprefix("sha256=")), wanted.encode()):
         raise _Refused(401, "the signature is wrong; give the webhook the same secret as the server")
     return wanted.encode()
 
 
 def _gitlab(headers: Mapping[str, str], body: bytes, secret: bytes, now: float) -> bytes:
     if "webhook-signature" not in headers:
-        if not hmac.compare_digest(headers.get("X-Gitlab-Token", "").encode(), secret):
+        if not hmac.compare_digest(_bytes(headers.get("X-Gitlab-Token", "")), secret):
             raise _Refused(401, "the token is wrong, or there is none; give the webhook the same secret as the server")
         event = headers.get("X-Gitlab-Event-UUID", headers.get("Idempotency-Key", ""))
-        return hashlib.sha256(event.encode() + b"." + body).digest()
+        return hashlib.sha256(_bytes(event) + b"." + body).digest()
     identity, stamp = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not identity or not stamp.isascii() or not stamp.isdigit() or len(stamp) > 12:
         raise _Refused(401, "webhook-id or webhook-timestamp is missing")
     if abs(now - int(stamp)) > WINDOW:
         raise _Refused(401, f"the request is from another time, by more than {WINDOW:.0f} s; compare the clocks")
-    signed = b".".join((identity.encode(), stamp.encode(), body))
+    signed = b".".join((_bytes(identity), stamp.encode(), body))
     wanted = [
         b"v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()) for key in _signing_keys(secret)
     ]
-    given = [one.encode() for one in headers["webhook-signature"].split()[:10]]
+    given = [_bytes(one) for one in headers["webhook-signature"].split()[:10]]
     good = sum(
         hmac.compare_digest(one, each) for one in given for each in wanted
     )  # all of them, so that time tells nothing
     if not good:
         raise _Refused(401, "the signature is wrong; give the webhook the same secret as the server")
-    return identity.encode()
+    return _bytes(identity)
 
 
 def _signing_keys(secret: bytes) -> list[bytes]:
@@ -169,3 +169,8 @@ async def _body(request: web.Request) -> bytes:
         if len(body) > LARGEST:
             raise _Refused(413, f"the body has more than {LARGEST >> 20} MiB; send pushes of branches only")
     return bytes(body)
+
+
+def _bytes(header: str) -> bytes:
+    """Return a header as it came: bytes that are not UTF-8 arrive as surrogates."""
+    return header.encode("utf-8", "surrogateescape")

@@ -171,7 +171,8 @@ def _told(answer: Answer) -> Answer:
         except CannotAct as error:
             return web.json_response({"error": str(error)}, status=error.status)
         except StoreUnavailable as error:
-            text = f"the store cannot be used now, and nothing was changed: {error}; try again when it can (`llmgw status`)"
+            kept = "" if request.method == "GET" else "; whether it was kept is seen in `llmgw status` when it can"
+            text = f"the store cannot be used now: {error}{kept}"
             return web.json_response({"error": text}, status=503)
 
     return route

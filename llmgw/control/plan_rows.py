@@ -39,7 +39,10 @@ def replaces(change: ObjectChange, before: Catalog | None, decision: Decision | 
     if change.kind != "Model" or change.action != "update" or before is None or decision is None:
         return None
     name, after = ModelName(change.name), decision.there.catalog
-    old, new = before.models[name], after.models[name]
+    new = after.models[name]
+    old = before.models.get(name) or before.models.get(ModelName(new.moved_from or ""))
+    if old is None:
+        return None
     if not old.replicas or not new.replicas:
         return None
     wanted = {after.hash_of(new, profile) for profile in new.profiles}

@@ -20,6 +20,8 @@ class RevisionBook:
         self._unsaved: dict[str, Record] = {}
         self._unsaved_tree: SourceTree | None = None
         self._dirty = False
+        self._doubted = False
+        """Whether a write did not end well: it may be in the store all the same."""
         self.standing = Standing()
 
     @property
@@ -47,7 +49,12 @@ class RevisionBook:
         records = await self._keeper.records(KEPT_RECORDS)
         self._records, self.standing = records, there
         self._unsaved, self._unsaved_tree, self._dirty = {}, None, False
+        self._doubted = False
         return True
+
+    async def _is_newer(self) -> bool:
+        there = await self._keeper.standing()
+        return there is not None and there.serial > self.standing.serial
 
     async def tree(self, digest: str) -> SourceTree | None:
         """Return a kept tree, or None."""
@@ -65,8 +72,10 @@ class RevisionBook:
     async def write(self, standing: Standing, records: list[Record], tree: SourceTree | None) -> bool:
         """Write it, and let it hold then; False, and nothing, if another control plane has written. `flush` first."""
         wanted = replace(standing, serial=self.standing.serial + 1)
+        self._doubted = True
         if not await self._keeper.keep(wanted, records, tree):
             return False
+        self._doubted = False
         self.standing = wanted
         self._remember(records)
         for one in records:
@@ -74,19 +83,25 @@ class RevisionBook:
         return True
 
     async def flush(self) -> bool:
-        """Write what is unsaved; False if another control plane has written."""
+        """Write what is unsaved; False if there is something newer in the store: look at it with `newer` then."""
+        if self._doubted:
+            if await self._is_newer():
+                return False
+            self._doubted = False
         if not self._dirty:
             return True
         records, tree = dict(self._unsaved), self._unsaved_tree
         serial = self.standing.serial + 1
         self._dirty = False
         kept = False
+        self._doubted = True
         try:
             kept = await self._keeper.keep(replace(self.standing, serial=serial), list(records.values()), tree)
         finally:
             self._dirty = self._dirty or not kept
         if not kept:
             return False
+        self._doubted = False
         self.standing = replace(self.standing, serial=serial)
         for name, one in records.items():
             if self._unsaved.get(name) is one:

@@ -79,9 +79,9 @@ class Sessions:
             if running is not None and running[0].reaches(node):
                 running[0].take(node, defaults)
                 continue
-            order = None
+            order, held_something = None, False
             if running is not None:
-                order = running[0].order.value
+                order, held_something = running[0].order.value, running[0].held_something
                 running[0].replaced = True
                 running[1].cancel()
             self._book.expect(name)
@@ -97,6 +97,7 @@ class Sessions:
                 self._silence,
             )
             session.order.set(order)
+            session.held_something = held_something
             self._sessions[name] = (session, self._tasks.loop(name, session.run()))
         for name in [name for name in self._sessions if name not in nodes]:
             session, _ = self._sessions[name]
@@ -278,12 +279,13 @@ class NodeSession:
         if self._watch is not None:
             self._watch.cancel()
         self._channel = self._way = channel
-        self._watch = self._watching.job("ways", self._follow_ways(channel), _raise)
+        broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        died = partial(_part_died, channel, broken, self._watching)
+        self._watch = self._watching.job("ways", self._follow_ways(channel), died)
         session = Session("control_of_agent")
         await channel.send(frame(encode(Hello(PROTOCOL, __version__, self._cluster, self._name))))
         sender: Owned | None = None
         tasks = Supervisor(f"session.{self._name}")
-        broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             while True:
                 for message in session.feed(await self._receive(channel)):
@@ -292,7 +294,7 @@ class NodeSession:
                             log.info("node connected", extra={"node": self._name, "version": message.version})
                             if sender is None:
                                 sender = tasks.job(
-                                    "orders", self._orders(channel), partial(_sender_died, channel, broken, tasks)
+                                    "orders", self._orders(channel), partial(_part_died, channel, broken, tasks)
                                 )
                         case Said():
                             self._backoff.reset()
@@ -386,12 +388,8 @@ def _place(node: Node) -> object:
     return (node.ssh.host, node.ssh.port, node.ssh.host_key, hops, node.agent_socket)
 
 
-def _raise(error: BaseException) -> None:
-    raise error  # a fault of ours: the loop's handler shows all of it
-
-
-def _sender_died(channel: Channel, broken: asyncio.Future[None], tasks: Supervisor, error: BaseException) -> None:
-    """End the connection at once: orders would stand still until the node speaks next."""
+def _part_died(channel: Channel, broken: asyncio.Future[None], tasks: Supervisor, error: BaseException) -> None:
+    """End the connection at once: orders, or the ways to engines, would stand still until the node speaks next."""
     if not broken.done():
         broken.set_exception(error)
     tasks.job("close", channel.close())

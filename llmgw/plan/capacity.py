@@ -57,8 +57,8 @@ class Machine:
     """Class -> cards in all."""
     busy: dict[str, tuple[str, Busy]] = field(default_factory=dict)
     """UUID -> (class, why it is not free)."""
-    taken: set[int] = field(default_factory=set)
-    """Ports that are claimed, or that something else listens on."""
+    taken: Counter[int] = field(default_factory=Counter)
+    """Port -> how many claim it or listen on it; only those that somebody does."""
     claims: Counter[str] = field(default_factory=Counter)
     """How many shards claim each card: two, where a node got orders of control planes that did not know of each other."""
     models: Counter[ModelName] = field(default_factory=Counter)
@@ -166,7 +166,7 @@ class Ledger:
         self._unfile(machine)
         machine.cpus_free += spec.cpus or 0
         machine.memory_free += spec.memory or 0
-        machine.taken.difference_update(range(spec.port, spec.port + spec.ports))
+        machine.taken -= Counter(range(spec.port, spec.port + spec.ports))
         machine.models[spec.model] -= 1
         machine.load -= 1
         cards = {gpu.uuid: gpu for gpu in machine.report.gpus} if machine.report else {}
@@ -217,7 +217,7 @@ class Ledger:
         machine.cpus = max(0, report.facts.cpus - node.reserved.cpus)
         machine.memory = max(0, report.facts.memory - node.reserved.memory)
         machine.cpus_free, machine.memory_free = machine.cpus, machine.memory
-        machine.taken = set(report.facts.foreign_ports)
+        machine.taken = Counter(report.facts.foreign_ports)
         for gpu in sorted(report.gpus, key=lambda gpu: gpu.index):
             machine.total[self.class_of(gpu)] += 1
             machine.free.setdefault(self.class_of(gpu), []).append(gpu)

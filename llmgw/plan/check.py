@@ -211,14 +211,16 @@ def _ignorance(plan: Plan, snapshot: Snapshot) -> list[str]:
 
 
 def _stops(plan: Plan, snapshot: Snapshot) -> list[str]:
-    """Rule 3: withdrawn, then drained, then stopped. A shard that vanishes from an order is stopped."""
+    """Rule 3: withdrawn, then drained, then stopped: what vanishes from an order, or is ordered by another spec."""
     broken = []
     published = {endpoint.id for endpoint in snapshot.previous.table.endpoints}
     limit = snapshot.catalog.cluster.router.timeouts.drain
     for node in snapshot.nodes:
-        kept = {one.spec.shard for one in plan.orders[node].shards} if node in plan.orders else None
+        kept = {one.spec.shard: one.spec.hash for one in plan.orders[node].shards} if node in plan.orders else None
         for shard, report in _held(snapshot, node).items():
-            if kept is None or shard in kept or (report is not None and not _has_process(report)):
+            if kept is None or (report is not None and not _has_process(report)):
+                continue
+            if shard in kept and (report is None or report.spec.hash == kept[shard]):
                 continue
             replica = report.spec.replica if report else snapshot.previous.orders[node].shard(shard).spec.replica  # type: ignore[union-attr] # held without a report means ordered
             since = snapshot.previous.draining.get(replica)

@@ -50,7 +50,7 @@ def move_ports(work: Work) -> None:
             continue
         for part in one.parts:
             if _port_is_taken(work, part):
-                _move(work, one, part)
+                _move(work, work.replicas[one.id], part.spec.rank)
 
 
 def restart_gangs(work: Work) -> None:
@@ -84,7 +84,8 @@ def _port_is_taken(work: Work, part: Part) -> bool:
     return report is not None and any(port in report.facts.foreign_ports for port in block)
 
 
-def _move(work: Work, one: Replica, part: Part) -> None:
+def _move(work: Work, one: Replica, rank: int) -> None:
+    part = next(each for each in one.parts if each.spec.rank == rank)
     found = work.profile_of(one)
     if found is None or not one.whole:
         return

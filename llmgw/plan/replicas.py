@@ -6,8 +6,9 @@ the order leaves out is on its way out; it still claims its ports and its cards 
 out and no report can have named yet (`left_out`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 
 from llmgw.base.ids import Epoch, ModelName, NodeName, ReplicaId, order_of, replica_id
 from llmgw.base.time import Instant
@@ -203,6 +204,6 @@ def model_of(replica: ReplicaId) -> ModelName:
     return ModelName(replica.rsplit("-", 2)[0])
 
 
-def free_number(model: ModelName, epoch: Epoch, taken: set[ReplicaId]) -> int:
-    """Return the smallest N with which no existing replica of the model is named in this epoch."""
-    return next(n for n in range(len(taken) + 1) if replica_id(model, epoch, n) not in taken)
+def free_id(model: ModelName, epoch: Epoch, taken: Callable[[ReplicaId], bool]) -> ReplicaId:
+    """Return the id with the smallest number that no replica has in this epoch, whatever model it belongs to by now."""
+    return next(one for one in (replica_id(model, epoch, n) for n in count()) if not taken(one))

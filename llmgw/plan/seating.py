@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from llmgw.base.ids import ModelName, ReplicaId, replica_id
+from llmgw.base.ids import ModelName, ReplicaId
 from llmgw.plan.capacity import NO_CLASS
 from llmgw.plan.placement import Banned, Place, place
-from llmgw.plan.replicas import Part, Replica, free_number
+from llmgw.plan.replicas import Part, Replica, free_id
 from llmgw.plan.rollout import TRIES
 from llmgw.plan.work import Work
 from llmgw.spec.model import Model
@@ -157,8 +157,7 @@ def seat(work: Work, model: Model) -> Replica | None:
     if found is None:
         return None
     name = ModelName(model.name)
-    number = free_number(name, work.snapshot.epoch, work.ids_of(name))
-    one = new_replica(work, model, found, replica_id(name, work.snapshot.epoch, number))
+    one = new_replica(work, model, found, free_id(name, work.snapshot.epoch, work.is_taken))
     work.put(one)
     work.written.add(one.id)
     return one

@@ -53,7 +53,7 @@ def _behind_those_they_gave_way_to(work: Work, demands: list[Demand]) -> list[De
     for victim, by in work.preempted.items():
         if by in last:
             number, priority, _ = last[by]
-            name = model_of(victim)
+            name = work.replicas[victim].model if victim in work.replicas else model_of(victim)
             after[name] = max((number, priority, 1), after.get(name, (0, 0, 0)))
     return [replace(one, after=after[one.name]) if one.name in after else one for one in demands]
 

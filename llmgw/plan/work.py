@@ -17,7 +17,7 @@ from llmgw.fleet.view import NeverSeen, Reporting, report_of
 from llmgw.plan.capacity import Ledger
 from llmgw.plan.losses import losses
 from llmgw.plan.placement import Place, listens_on, reached_at, why_not_here
-from llmgw.plan.replicas import Part, Replica, by_id, existing, renamed
+from llmgw.plan.replicas import Part, Replica, by_id, existing, model_of, renamed
 from llmgw.plan.result import Action, Hold, Verb
 from llmgw.plan.snapshot import GaveUp, Rollout, Snapshot
 from llmgw.spec.identity import restart_hash
@@ -68,8 +68,10 @@ class Work:
         self._by_model: dict[ModelName, set[ReplicaId]] = {}
         moved = {model.moved_from: name for name, model in self.models.items() if model.moved_from not in self.models}
         for name, one in self.replicas.items():
-            if one.model in moved and one.model not in self.models:
-                self.replicas[name] = one = renamed(one, moved[one.model])  # noqa: PLW2901 - the one that is filed below
+            # a rename that is undone needs no `moved_from`: the id still says what the model was called at first
+            to = moved.get(one.model, model_of(one.id))
+            if one.model not in self.models and to in self.models:
+                self.replicas[name] = one = renamed(one, to)  # noqa: PLW2901 - the one that is filed below
                 self.changed.update(one.nodes)
             self._by_model.setdefault(one.model, set()).add(name)
         self._targets = {act.target: act for act in self.acts if act.kind in ("drain", "restart")}
@@ -126,10 +128,11 @@ class Work:
         self._touch(one)
         self.set_free([one])
 
-    def ids_of(self, model: ModelName) -> set[ReplicaId]:
-        """Return the ids of a model that are in use, also of what no order wants any more or that was just stopped."""
-        stopped = {one.id for one in self.stopped if one.model == model}
-        return self._by_model.get(model, set()) | stopped | self.snapshot.previous.spent
+    def is_taken(self, replica: ReplicaId) -> bool:
+        """Whether an id is in use: also by what no order wants any more, was just stopped, or has another model's name now."""
+        if replica in self.replicas or replica in self.snapshot.previous.spent:
+            return True
+        return any(one.id == replica for one in self.stopped)
 
     def set_free(self, replicas: list[Replica]) -> None:
         """Take their claims away, to see what would be if they were gone."""
@@ -270,8 +273,11 @@ class Work:
         model = self.models.get(one.model)
         if model is None:
             return None
-        found = next((each for each in model.profiles if self.hash_of(model, each) == one.spec.hash), None)
-        return (model, found) if found is not None else None
+        # profiles that differ only in where they may run have one hash
+        found = [each for each in model.profiles if self.hash_of(model, each) == one.spec.hash]
+        nodes = [self.catalog.nodes[node] for node in one.nodes if node in self.catalog.nodes]
+        here = [each for each in found if not any(why_not_here(each, node) for node in nodes)]
+        return (model, (here or found)[0]) if found else None
 
     def spec(
         self, model: Model, profile: Profile, replica: ReplicaId, seats: tuple[Seat, ...], incarnation: int = 0

@@ -1,5 +1,7 @@
 """A place that has a cluster directory, in memory."""
 
+import asyncio
+
 from llmgw.base.ids import Revision
 from llmgw.catalog.source import Source, SourceFailed, SourceTree
 from llmgw.ports.trees import Passed
@@ -15,6 +17,8 @@ class FakeSource:
         self.vetted: list[tuple[Revision, Revision | None, SourceRules]] = []
         self.pinned: list[Revision] = []
         self.hints = 0
+        self.slow: asyncio.Event | None = None
+        """What a vetting waits for, if anything."""
 
     def push(self, tree: SourceTree) -> None:
         """Make this the newest tree."""
@@ -35,6 +39,8 @@ class FakeSource:
     async def vet(self, revision: Revision, since: Revision | None, rules: SourceRules) -> Passed | SourceFailed:
         """Say what the test wants said."""
         self.vetted.append((revision, since, rules))
+        if self.slow is not None:
+            await self.slow.wait()
         return self.verdict
 
     async def pin(self, revision: Revision) -> None:

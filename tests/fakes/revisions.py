@@ -14,6 +14,8 @@ class FakeRevisions:
     """A `RevisionKeeper`."""
 
     available: bool = True
+    silent: bool = False
+    """Writes what it is given, and does not say so in time."""
     kept: Standing | None = None
     history: list[Record] = field(default_factory=list)
     """Oldest first."""
@@ -32,6 +34,8 @@ class FakeRevisions:
         if tree is not None:
             self.trees[tree_digest(tree)] = tree
             self._prune(standing)
+        if self.silent:
+            raise StoreUnavailable("it did not answer within 10 s")
         return True
 
     async def standing(self) -> Standing | None:

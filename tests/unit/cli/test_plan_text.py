@@ -11,10 +11,11 @@ from llmgw.base.time import Instant
 from llmgw.catalog.source import SourceTree
 from llmgw.cli import plan_text
 from llmgw.cli.plan_markdown import LONGEST, MARK, markdown
-from llmgw.cli.plan_text import coloured
+from llmgw.cli.plan_text import coloured, replica_lines
 from llmgw.control.plan_rows import cold_starts
 from llmgw.control.preview import as_json, preview
 from llmgw.fleet.usage import Active
+from llmgw.plan.result import Verb
 from llmgw.ports.sinks import Event
 from tests.builders import COMPILER, Desk, Object, cluster, model, node, tree
 from tests.cards import CLASSES, gpus, on_cards, stranger
@@ -167,13 +168,28 @@ def test_a_comment_is_cut_before_the_forge_s_limit_and_says_so() -> None:
     assert "model/m0001" in said
 
 
+def test_every_verb_has_a_sign() -> None:
+    for verb in Verb:
+        if verb is not Verb.PUBLISH:
+            (line,) = replica_lines({"actions": [verb], "replica": "m-1-0", "node": "a", "reason": "so"})[:1]
+            assert line[0] in "+-~"
+
+
+def test_a_long_list_of_problems_is_cut_and_not_left_out() -> None:
+    files = {f"models/x{n}.yaml": b"kind: [\n" for n in range(1000)}
+    said = markdown(shown(on_two_nodes(), SourceTree(changed().revision, {**changed().files, **files})))
+    assert LONGEST * 0.9 < len(said) < LONGEST
+    assert "models/x0.yaml:2:1" in said
+    assert "truncated" in said
+
+
 def test_a_value_cannot_break_out_of_the_comment() -> None:
     nasty = "````\n</details><script>@everyone"
     desk = on_two_nodes(model("m", 1))
     said = markdown(shown(desk, changed(model("m", 1, nasty, "`````"))))
     body = said.partition("`````diff")[0]
     assert "<script>" not in body
-    assert "\n``````diff\n" in said or "\n``````" in said
+    assert "\n``````diff\n" in said
 
 
 def test_what_stands_outside_of_fences_is_defused() -> None:

@@ -79,6 +79,8 @@ def test_what_is_not_known_is_a_dash_and_comes_last_in_every_order() -> None:
     found = chosen(rows("endpoints"), Asked("endpoints", sort="idle-for"))
     assert [(one["endpoint"], one["in_flight"]) for one in found] == [("m-1-1", 0), ("m-1-0", 3), ("n-1-0", None)]
     assert text(found, Asked("endpoints"))[-1].split()[-2:] == ["-", "-"]
+    back = chosen(rows("endpoints"), Asked("endpoints", sort="-in-flight"))
+    assert [(one["endpoint"], one["in_flight"]) for one in back] == [("m-1-0", 3), ("m-1-1", 0), ("n-1-0", None)]
 
 
 def test_filters_are_joined_and_numbers_are_ordered_as_numbers() -> None:
@@ -135,7 +137,7 @@ def test_a_plan_shows_what_is_supposed_what_operators_asked_for_and_alarms() -> 
     said = planning.text(as_json(shown_plan))
     assert said.startswith("If node b lost:\n")
     assert "Asked for by operators:\n  drain node/a: memory errors (0s ago by ann)" in said
-    assert "start m-" in said or "Held back:" in said
+    assert "Held back:" in said
 
 
 def test_an_act_reads_in_one_line() -> None:

@@ -1,5 +1,6 @@
 """The source loop: what a revision has to pass, by whose rules, and what stays in force when it does not."""
 
+import asyncio
 import itertools
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from llmgw.base.ids import Revision
 from llmgw.base.time import Instant
 from llmgw.catalog.source import SourceFailed, SourceTree, Trouble
-from llmgw.control.catalogs import Catalogs
+from llmgw.control.catalogs import Candidate, Catalogs, Waiting
 from llmgw.ports.sinks import Event
 from llmgw.ports.trees import Passed
 from llmgw.sim.source import FakeSource
@@ -53,6 +54,13 @@ class Desk:
     def in_force(self) -> str | None:
         tree = self.catalogs.state.value.tree
         return tree.revision if tree is not None else None
+
+
+class Closed:
+    """A gate that lets nothing in."""
+
+    def offer(self, candidate: Candidate) -> Waiting | None:
+        return Waiting("manual", "for an operator")
 
 
 @pytest.fixture
@@ -161,6 +169,48 @@ async def test_after_a_restart_who_signed_the_revision_in_force_is_asked_again(d
     await desk.push(signed)
     assert desk.catalogs.state.value.verified_by == "alice"
     assert desk.events == []
+
+
+async def test_a_look_that_was_cut_short_has_seen_nothing(desk: Desk) -> None:
+    await desk.push(desk.tree())
+    desk.source.slow = asyncio.Event()
+    newest = desk.tree("d")
+    desk.source.push(newest)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await desk.catalogs.look()
+    desk.source.slow = None
+    await desk.catalogs.look()
+    assert desk.in_force == newest.revision
+
+
+async def test_what_an_operator_put_in_force_while_a_signature_was_looked_up_stays(desk: Desk) -> None:
+    signed = desk.tree(extra="source: {verify: {mode: head, ssh_signers: ['a ssh-ed25519 AAAA']}}\n")
+    await desk.catalogs.remember(signed)
+    desk.source.verdict, desk.source.slow = Passed("alice"), asyncio.Event()
+    desk.source.push(signed)
+    look = asyncio.get_running_loop().create_task(desk.catalogs.look())
+    while not desk.source.vetted:  # noqa: ASYNC110 - there is nothing to wait for but turns of the loop
+        await asyncio.sleep(0)
+    other = desk.tree("other")
+    chosen = await desk.catalogs.candidate_of(other)
+    assert isinstance(chosen, Candidate)
+    desk.catalogs.adopt(chosen)
+    desk.source.slow.set()
+    await look
+    assert desk.in_force == other.revision
+    assert desk.catalogs.state.value.catalog is chosen.accepted.catalog
+
+
+async def test_who_signed_one_revision_did_not_sign_another_that_is_taken_over(desk: Desk) -> None:
+    rules = "source: {verify: {mode: head, ssh_signers: ['a ssh-ed25519 AAAA']}}\n"
+    await desk.push(desk.tree(extra=rules))
+    desk.source.verdict = Passed("alice")
+    await desk.push(desk.tree("d", extra=rules))
+    assert desk.catalogs.state.value.verified_by == "alice"
+    desk.catalogs.guarded_by(Closed())
+    await desk.catalogs.remember(desk.tree("e", extra=rules))
+    assert desk.catalogs.state.value.verified_by == ""
 
 
 async def test_a_hint_reaches_the_source(desk: Desk) -> None:

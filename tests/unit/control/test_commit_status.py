@@ -1,20 +1,18 @@
 """What is shown beside a commit, and that nobody waits for ever, and nobody is flooded."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from llmgw.base.ids import Revision
+from llmgw.base.ids import ModelName, ReplicaId, Revision
 from llmgw.base.time import Instant
 from llmgw.catalog.compile import Accepted, Rejected, compile_tree
 from llmgw.catalog.source import SourceFailed, SourceTree, Trouble
 from llmgw.control import commit_status
-from llmgw.control.catalogs import CatalogState
+from llmgw.control.catalogs import Candidate, CatalogState, Waiting
 from llmgw.control.commit_status import Statuses
+from llmgw.control.revisions import Evidence, ModelProgress, Progress, Todo
 from llmgw.ports.forges import CommitStatus, Never, Outcome, Shown, TryAgain
-from tests.builders import Desk as PlanDesk
-from tests.builders import catalog
 
 A, B = Revision("a" * 40), Revision("b" * 40)
 
@@ -37,20 +35,24 @@ def refused(revision: Revision, before: CatalogState) -> CatalogState:
     return replace(before, fetched=found, rejected=outcome)
 
 
-def planned(revision: Revision, *, busy: bool = False, settled: bool = True) -> Any:
-    plan = PlanDesk(catalog()).plan()
-    return replace(plan, based_on=revision, actions=("an action",) if busy else (), holds=(), settled=settled)
+DONE = Progress(planned=True, models=(ModelProgress(ModelName("m"), 2, 2),))
+STARTING = Progress(
+    planned=True, models=(ModelProgress(ModelName("m"), 1, 2),), todo=(Todo("replica/m-1-1", "to serve", "it starts"),)
+)
+FAILED = replace(STARTING, evidence=(Evidence(ModelName("m"), ReplicaId("m-1-1"), "a", "out of GPU memory"),))
+UNPLANNED = Progress(planned=False)
 
 
 class Desk:
     """A forge and what is to be told to it."""
 
     def __init__(self) -> None:
-        self.seen: tuple[CatalogState, Any] | None = None
+        self.seen: CatalogState | None = None
+        self.far = UNPLANNED
         self.outcome: Outcome = Shown()
         self.calls: list[CommitStatus] = []
         self.time = 1000.0
-        self.statuses = Statuses(self, lambda: self.seen, self)
+        self.statuses = Statuses(self, lambda: self.seen, lambda: self.far, self)
 
     def now(self) -> Instant:
         return Instant(self.time)
@@ -59,9 +61,9 @@ class Desk:
         self.calls.append(status)
         return self.outcome
 
-    async def steps(self, state: CatalogState, plan: Any = None, count: int = 5) -> list[tuple[str, str]]:
+    async def steps(self, state: CatalogState, far: Progress = UNPLANNED, count: int = 5) -> list[tuple[str, str]]:
         """Look some times; return what was shown since, as (commit's first letter, mark)."""
-        self.seen = (state, plan)
+        self.seen, self.far = state, far
         before = len(self.calls)
         for _ in range(count):
             await self.statuses.step()
@@ -75,43 +77,66 @@ def desk() -> Desk:
 
 async def test_pending_then_success_each_once_and_then_nothing(desk: Desk) -> None:
     assert await desk.steps(in_force(A)) == [("a", "pending")]
-    assert await desk.steps(in_force(A), planned(A, busy=True)) == []
-    assert await desk.steps(in_force(A), planned(A, settled=False)) == []
-    assert await desk.steps(in_force(A), planned(B)) == []
-    assert await desk.steps(in_force(A), planned(A)) == [("a", "success")]
-    assert await desk.steps(in_force(A), planned(A, busy=True)) == [], "a crash a week later is not the commit's fault"
+    assert await desk.steps(in_force(A), STARTING) == [], "a replica that still starts is not there"
+    assert await desk.steps(in_force(A), DONE) == [("a", "success")]
+    assert await desk.steps(in_force(A), FAILED) == [], "a crash a week later is not the commit's fault"
     assert {call.context for call in desk.calls} == {"llmgw/home/apply"}
 
 
 async def test_a_refused_and_a_held_commit_fail(desk: Desk) -> None:
     assert await desk.steps(refused(A, in_force(B))) == [("a", "failure")]
-    assert "nonsense" in desk.calls[-1].description or "not valid" in desk.calls[-1].description
+    assert desk.calls[-1].description.startswith("not valid: cluster.yaml:1:1 ")
     held = replace(in_force(B), fetched=tree(A), failed=SourceFailed("why", Trouble.UNVERIFIED))
     desk = Desk()
     assert await desk.steps(held) == [("a", "failure")]
     assert desk.calls[-1].description == "held: not verified"
-    assert await desk.steps(in_force(A), planned(A)) == [("a", "success")], "an operator accepted it"
+    assert await desk.steps(in_force(A), DONE) == [("a", "success")], "an operator accepted it"
+
+
+async def test_a_rollout_that_failed_is_told_with_its_reason_and_its_recovery_too(desk: Desk) -> None:
+    assert await desk.steps(in_force(A), STARTING) == [("a", "pending")]
+    assert await desk.steps(in_force(A), FAILED) == [("a", "failure")]
+    assert desk.calls[-1].description == "in force; model m failed: out of GPU memory"
+    assert await desk.steps(in_force(A), DONE) == [("a", "success")]
+
+
+async def test_warnings_are_not_why_a_commit_is_not_valid(desk: Desk) -> None:
+    state = refused(A, in_force(B))
+    assert state.rejected is not None
+    (error,) = state.rejected.problems
+    warned = replace(state.rejected, problems=(replace(error, severity="warning", message="a warning"), error))
+    await desk.steps(replace(state, rejected=warned))
+    assert desk.calls[-1].description == f"not valid: {error}"
+
+
+@pytest.mark.parametrize(("kind", "mark"), [("guard", "failure"), ("manual", "pending"), ("suspended", "pending")])
+async def test_a_commit_that_waits_says_for_what(desk: Desk, kind: str, mark: str) -> None:
+    found = tree(A)
+    waits = Candidate(found, Accepted(in_force(A).catalog), Instant(0.0))  # type: ignore[arg-type] # it is there
+    state = replace(in_force(B), fetched=found, candidate=waits, waiting=Waiting(kind, "for something"))
+    assert await desk.steps(state, DONE) == [("a", mark)]
+    assert desk.calls[-1].description == "not in force: for something"
 
 
 async def test_a_commit_that_another_one_came_before_is_told_so(desk: Desk) -> None:
     await desk.steps(in_force(A))
     assert await desk.steps(in_force(B)) == [("a", "success"), ("b", "pending")]
     assert desk.calls[-2].description == "superseded by bbbbbbbbbb before it was complete"
-    await desk.steps(in_force(B), planned(B))
-    assert await desk.steps(in_force(A), planned(A)) == []
+    await desk.steps(in_force(B), DONE)
+    assert await desk.steps(in_force(A), DONE) == []
 
 
 @pytest.mark.parametrize("trouble", [Trouble.UNREACHABLE, Trouble.BRANCH_MISSING, Trouble.EMPTY])
 async def test_a_source_that_cannot_be_read_changes_no_verdict(desk: Desk, trouble: Trouble) -> None:
-    await desk.steps(in_force(A), planned(A))
-    assert await desk.steps(replace(in_force(A), failed=SourceFailed("why", trouble)), planned(A)) == []
+    await desk.steps(in_force(A), DONE)
+    assert await desk.steps(replace(in_force(A), failed=SourceFailed("why", trouble)), DONE) == []
 
 
 async def test_what_flaps_is_told_a_few_times_only(desk: Desk) -> None:
     told = []
     for _ in range(10):
         told += await desk.steps(refused(A, in_force(B)), count=1)
-        told += await desk.steps(in_force(A), planned(A, busy=True), count=1)
+        told += await desk.steps(in_force(A), STARTING, count=1)
     assert len(told) == commit_status.MOST
 
 
@@ -132,13 +157,13 @@ async def test_a_failure_waits_longer_each_time_and_what_is_told_then_is_the_new
         while not await desk.steps(in_force(A), count=1):
             desk.time += 1.0
         waits.append(desk.time - start)
-        desk.time += 0
         desk.statuses._not_before = Instant(desk.time)
     assert waits == sorted(waits)
+    assert waits[0] < waits[-1] <= commit_status.LONGEST_WAIT
     assert "it is broken" in desk.statuses.trouble
     desk.outcome = Shown()
     desk.time += commit_status.LONGEST_WAIT
-    assert await desk.steps(in_force(A), planned(A)) == [("a", "success")]
+    assert await desk.steps(in_force(A), DONE) == [("a", "success")]
     assert desk.statuses.trouble == ""
 
 
@@ -156,4 +181,4 @@ async def test_what_will_never_do_is_given_up_for_that_commit_alone(desk: Desk) 
     assert len(await desk.steps(refused(A, in_force(B)))) == 1
     assert "too many statuses" in desk.statuses.trouble
     desk.outcome = Shown()
-    assert await desk.steps(in_force(B), planned(B)) == [("b", "success")]
+    assert await desk.steps(in_force(B), DONE) == [("b", "success")]

@@ -139,6 +139,8 @@ async def test_a_signed_delivery_of_another_time_is_refused(desk: Desk, at: floa
         ("gitlab", {}),
         ("gitlab", {"X-Gitlab-Token": "wrong"}),
         ("gitlab", {"X-Gitlab-Token": ""}),
+        ("github", {"X-Hub-Signature-256": "sha256=\udce4"}),
+        ("gitlab", {"X-Gitlab-Token": "\udce4"}),
         ("gitlab", {"webhook-signature": "v1,AAAA"}),
         ("gitlab", {"webhook-signature": "v1,AAAA", "webhook-id": "x", "webhook-timestamp": "nan"}),
         ("gitlab", {"webhook-signature": "v1,AAAA", "webhook-id": "x", "webhook-timestamp": "9" * 300}),

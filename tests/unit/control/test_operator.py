@@ -137,7 +137,9 @@ async def test_without_the_lead_or_the_store_nothing_is_taken(place: Place) -> N
     assert await refused(place.ask("POST", "/v1/acts", body)) == place.why_not
     assert await refused(place.ask("DELETE", "/v1/acts?target=node/a")) == place.why_not
     place.why_not, place.store.available = "", False
-    assert "nothing was changed: the database does not answer" in await refused(place.ask("POST", "/v1/acts", body))
+    assert "the store cannot be used now: the database does not answer; whether it was kept" in await refused(
+        place.ask("POST", "/v1/acts", body)
+    )
     assert place.wakes == 0
 
 

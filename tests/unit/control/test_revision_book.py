@@ -42,6 +42,34 @@ async def test_what_is_written_first_does_not_hold_if_it_cannot_be() -> None:
     assert book.records == ()
 
 
+async def test_a_write_that_was_done_and_not_confirmed_is_found_before_the_next_one() -> None:
+    store = FakeRevisions(silent=True)
+    book = RevisionBook(store)
+    with pytest.raises(StoreUnavailable):
+        await book.write(replace(book.standing, attempted="one"), [ONE], None)
+    assert book.attempted is None
+    store.silent = False
+    assert not await book.flush(), "there is something newer: what this one wrote"
+    assert await book.newer()
+    assert book.attempted == ONE
+    assert await book.flush()
+    assert await book.write(replace(book.standing, attempted="two"), [TWO], None)
+    assert book.attempted == TWO
+
+
+async def test_what_happens_by_itself_is_not_written_twice_when_it_was_not_confirmed() -> None:
+    store = FakeRevisions(silent=True)
+    book = RevisionBook(store)
+    book.hold_true(replace(book.standing, attempted="one"), [ONE], None)
+    with pytest.raises(StoreUnavailable):
+        await book.flush()
+    store.silent = False
+    assert not await book.flush()
+    assert await book.newer()
+    assert (book.attempted, store.history) == (ONE, [ONE])
+    assert await book.flush()
+
+
 async def test_of_two_the_second_is_refused_and_takes_over_what_the_first_wrote() -> None:
     store = FakeRevisions()
     first, second = RevisionBook(store), RevisionBook(store)

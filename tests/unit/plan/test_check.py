@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from llmgw.base.cause import Cause
-from llmgw.base.ids import Generation, ModelName, NodeName, ReplicaId, ShardId
+from llmgw.base.ids import Generation, ModelName, NodeName, ReplicaId, RestartHash, ShardId
 from llmgw.base.time import Instant
 from llmgw.fleet.order import NodeOrder, ShardOrder
 from llmgw.fleet.report import Phase
@@ -49,6 +49,17 @@ def endpoint(replica: str) -> Endpoint:
 def test_what_the_planner_makes_is_clean() -> None:
     _, snapshot, good = steady()
     assert check(good, snapshot) == ()
+
+
+def test_a_serving_shard_that_is_ordered_by_another_spec() -> None:
+    _, snapshot, good = steady()
+    (one,) = good.orders["a"].shards
+    other = replace(one, spec=replace(one.spec, hash=RestartHash("another")))
+    assert check(bad(good, {"a": again(good.orders["a"], other)}), snapshot) == (
+        "m-1-0.s0 would be stopped while it is published",
+    )
+    same = replace(one, spec=replace(one.spec, args=("--other",)))
+    assert check(bad(good, {"a": again(good.orders["a"], same)}), snapshot) == (), "it takes effect at its next start"
 
 
 def test_a_port_given_twice() -> None:

@@ -171,6 +171,19 @@ def test_another_port_of_one_shard_is_a_new_start_of_all() -> None:
     assert str(moved.port + 1) in other.args
 
 
+def test_two_shards_whose_ports_are_taken_at_once_both_move() -> None:
+    gangs = Gangs("a", "b")
+    gangs.desk.plan()
+    gangs.obey()
+    before = {name: gangs.desk.decided.orders[NodeName(name)].shards[0].spec for name in ("a", "b")}
+    for name, spec in before.items():
+        taken = shard_report(spec, Phase.WAITING, reason=Reason("port_taken", f"port {spec.port} is taken by pid 7"))
+        gangs.hear(name, taken, foreign=(spec.port,))
+    decided = gangs.desk.plan()
+    for name, spec in before.items():
+        assert decided.orders[NodeName(name)].shards[0].spec.port != spec.port
+
+
 def test_the_check_sees_shards_in_different_incarnations() -> None:
     gangs = Gangs("a", "b")
     snapshot = gangs.desk.snapshot()

@@ -20,6 +20,7 @@ from tests.builders import (
     model,
     node,
     ordered,
+    published,
     report,
     told,
     why,
@@ -232,3 +233,25 @@ def test_a_block_of_ports_is_consecutive_and_wholly_free(foreign, count, port) -
     said = report("a", facts=facts(foreign_ports=foreign))
     ledger = Ledger(wanted, {NodeName("a"): Reporting(said, LONG_AGO, {})}, {}, {}, ENGINES)
     assert ledger.machines[NodeName("a")].port(ledger.ports, count) == port
+
+
+def test_profiles_that_differ_only_in_where_they_may_run_are_told_apart_by_the_node() -> None:
+    profiles = [
+        {"name": "first", "engine": "llamacpp", "pool": "one", "priority": 1},
+        {"name": "second", "engine": "llamacpp", "pool": "two", "priority": 2},
+    ]
+    desk = Desk.of(node("a", pool="two"), model("m", 1, profiles=profiles))
+    desk.settle()
+    decided = desk.plan()
+    assert (told(decided), published(decided)) == ([], ["m-1-0"])
+
+
+def test_a_port_that_something_else_listens_on_is_not_free_when_its_claim_is_given_back() -> None:
+    desk = Desk.of(node("a"), model("m"), model("n"))
+    desk.settle(Phase.WAITING)
+    desk.facts[NodeName("a")] = facts(foreign_ports=(20000, 20001))
+    desk.phase("m-1-0", Phase.WAITING, Reason("port_taken", "port 20000 is taken"))
+    desk.phase("n-1-0", Phase.WAITING, Reason("port_taken", "port 20001 is taken"))
+    decided = desk.plan()
+    ports = {one.spec.replica: one.spec.port for one in decided.orders["a"].shards}
+    assert ports == {"m-1-0": 20002, "n-1-0": 20003}

@@ -82,3 +82,26 @@ def test_without_the_line_another_name_is_another_model() -> None:
     desk.plan()
     desk.obey(Phase.STARTING)
     assert [one.replica for one in desk.actions if one.verb == "drain"] == ["old-1-0", "old-1-1"]
+
+
+def test_a_rename_that_is_undone_starts_and_stops_nothing_either() -> None:
+    desk = renamed()
+    desk.plan()
+    desk.obey()
+    desk.want(A, named("old"))
+    decided = desk.plan()
+    assert told(decided) == []
+    assert [(one.id, one.model) for one in decided.table.endpoints] == [("old-1-0", "old"), ("old-1-1", "old")]
+
+
+def test_a_new_model_of_the_old_name_gets_other_ids_than_those_that_went_with_the_rename() -> None:
+    desk = renamed()
+    desk.plan()
+    desk.obey()
+    desk.want(A, named("new"), model("old", 1, weights={"path": "/weights/y.gguf"}))
+    decided = desk.plan()
+    assert told(decided) == ["start old-1-2 @a"]
+    assert {"old-1-0", "old-1-1"} <= set(published(decided))
+    desk.obey()
+    models = {one.id: one.model for one in desk.plan().table.endpoints}
+    assert models == {"old-1-0": "new", "old-1-1": "new", "old-1-2": "old"}
