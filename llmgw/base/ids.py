@@ -47,5 +47,6 @@ def order_of(replica: ReplicaId) -> tuple[int, int]:
 
 
 def short(revision: Revision) -> str:
-    """Return what a person reads of a revision: 10 characters of a commit id."""
-    return revision[:10]
+    """Return what a person reads of a revision: 10 characters of a commit id, or of the digest behind `worktree-`."""
+    kind, dash, digest = revision.rpartition("-")
+    return f"{kind}{dash}{digest[:10]}" if kind in ("worktree", "index") else revision[:10]

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from llmgw.base.ids import short
 from llmgw.base.time import age
 
 MOST = 10
@@ -64,7 +65,7 @@ class Lines:
 
 def line_of(row: dict[str, Any]) -> str:
     """Return how far an apply is, in one line without anything that changes by itself."""
-    head = f"{row['revision'][:10]} {row['phase'].replace('_', ' ')}"
+    head = f"{short(row['revision'])} {row['phase'].replace('_', ' ')}"
     if not row["models"]:
         return head
     ready, wanted = sum(one["ready"] for one in row["models"]), sum(one["wanted"] for one in row["models"])
@@ -83,7 +84,7 @@ def _live() -> Iterator[Screen]:
     from rich.text import Text
 
     def drawn(row: dict[str, Any]) -> RenderableType:
-        lines = [Text(f"{row['revision'][:10]} {row['subject']}".rstrip(), style="bold")]
+        lines = [Text(f"{short(row['revision'])} {row['subject']}".rstrip(), style="bold")]
         lines += [
             Text(f"  model/{one['model']}: {one['ready']} of {one['wanted']} serve", style="yellow")
             for one in row["models"]

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import typer
 
+from llmgw.base.ids import short
 from llmgw.base.time import age
 from llmgw.cli.apply_screen import Screen, screen
 from llmgw.cli.client import ask
@@ -260,4 +261,4 @@ def _interrupted(row: dict[str, Any] | None) -> None:
 
 
 def _short(row: dict[str, Any]) -> str:
-    return str(row["revision"])[:10]
+    return short(row["revision"])

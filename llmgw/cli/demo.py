@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from llmgw.adapters.git_command import git_environment
+from llmgw.base.ids import short
 from llmgw.cli.client import ask
 from llmgw.cli.outcomes import Failed
 from llmgw.cli.running import address
@@ -73,7 +74,7 @@ def _steps(watch: "_Watch") -> tuple[str, int]:
     """Print each step as it becomes true; return the address of the gateway and the engine's pid."""
     shown = watch.until("validated", lambda status: status["source"]["in_force"])
     base = str(shown["control"]["listen"])
-    _say("validated", f"revision {shown['source']['in_force'][:10]} is the catalog in force")
+    _say("validated", f"revision {short(shown['source']['in_force'])} is the catalog in force")
     shown = watch.until("placed", lambda status: status["replicas"])
     replica = shown["replicas"][0]
     _say("placed", f"replica {replica['replica']} on node {replica['node']}, port {replica['port']}")

@@ -23,13 +23,12 @@ def show_explanation(address: str, server: str, *, as_json: bool) -> None:
 
 def text(shown: dict[str, Any]) -> str:
     """Return the explanation for people: what is missing, why, and what would help."""
-    wanted = shown["wanted"]
-    count = (
-        f"{shown['missing']} of {wanted} replicas are missing"
-        if shown["missing"]
-        else f"all {wanted} replicas are there"
+    count = f"{shown['serving']} of {shown['wanted']} replicas serve"
+    older = ", as it is wanted now" if shown["rollout"] else ""
+    missing = (
+        f"; {shown['missing']} {'is' if shown['missing'] == 1 else 'are'} missing{older}" if shown["missing"] else ""
     )
-    said = [f"model/{shown['model']}: {count}"]
+    said = [f"model/{shown['model']}: {count}{missing}"]
     said += [f"  {one['replica']} on {one['node']}: {one['does']}" for one in shown["replicas"]]
     if shown["rollout"]:
         failed = f", failed: {shown['rollout']['failed']}" if shown["rollout"]["failed"] else ""

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from llmgw import __version__
+from llmgw.base.ids import short
 from llmgw.catalog.compile import Accepted, compile_tree
 from llmgw.catalog.source import SourceTree
 from llmgw.cli.client import ask
@@ -25,7 +26,7 @@ def save_snapshot(out: Path | None, server: str) -> None:
         return
     write_private(out, json.dumps(shown) + "\n")
     nodes = len(shown["nodes"])
-    print(f"wrote {out}: revision {shown['tree']['revision'][:10]}, {nodes} node(s); `llmgw plan DIR --fleet {out}`")
+    print(f"wrote {out}: revision {short(shown['tree']['revision'])}, {nodes} node(s); `llmgw plan DIR --fleet {out}`")
 
 
 def plan_offline(

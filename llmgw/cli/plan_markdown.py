@@ -9,6 +9,7 @@ import html
 import re
 from typing import Any
 
+from llmgw.base.ids import short
 from llmgw.cli.plan_text import Block, blocks, drift_lines, held_lines, summary, text, warnings
 
 LONGEST = 60_000
@@ -24,8 +25,8 @@ def markdown(shown: dict[str, Any]) -> str:
     head = f"{MARK}\n### llmgw: {_inline(summary(shown))}\n"
     if not shown["valid"]:
         return _fit(head, [_fenced(_cut(text(shown).split("\n"), LONGEST - 3 * _ROOM))])
-    about = f"\nRevision `{_code(shown['revision'][:10])}`"
-    about += f" against `{_code(shown['based_on'][:10])}`, which is in force.\n" if shown["based_on"] else ".\n"
+    about = f"\nRevision `{_code(short(shown['revision']))}`"
+    about += f" against `{_code(short(shown['based_on']))}`, which is in force.\n" if shown["based_on"] else ".\n"
     parts = [
         about,
         _listed("Changed outside", drift_lines(shown)),

@@ -8,6 +8,7 @@ those of other planning tools: `+` created, `-` deleted, `~` changed in place, `
 from dataclasses import dataclass
 from typing import Any
 
+from llmgw.base.ids import short
 from llmgw.base.time import age
 from llmgw.cli.overview import act_line
 
@@ -51,7 +52,7 @@ def text(shown: dict[str, Any]) -> str:
         [f"If {'; and if '.join(shown['supposed'])}:"] if shown["supposed"] else [],
         _titled("Changed outside:", [f"! {line}" for line in drift_lines(shown)]),
         [f"! {line}" for line in warnings(shown)],
-        [f"Against revision {shown['based_on'][:10]}, which is in force:"]
+        [f"Against revision {short(shown['based_on'])}, which is in force:"]
         if shown["based_on"] and shown["changes"]
         else [],
         *([f"{one.sign} {one.title}", *(f"    {line}" for line in one.lines)] for one in blocks(shown)),

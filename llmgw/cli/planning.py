@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from llmgw.base.ids import short
 from llmgw.base.time import age
 from llmgw.catalog.source import SourceFailed, SourceTree
 from llmgw.cli.acts import seconds_of
@@ -69,7 +70,7 @@ def verify_plan(file: Path, server: str, *, as_json: bool) -> None:
     if shown["stale"]:
         raise StalePlan(why_stale(file, shown["stale"]))
     if not as_json:
-        print(f"{file} still holds, for another {age(shown['expires_in'])}: revision {shown['revision'][:10]}")
+        print(f"{file} still holds, for another {age(shown['expires_in'])}: revision {short(shown['revision'])}")
 
 
 def read_plan(file: Path) -> dict[str, Any]:

@@ -5,6 +5,7 @@ import json
 import socket
 from typing import Any
 
+from llmgw.base.ids import short
 from llmgw.base.time import age
 from llmgw.cli.client import ask
 
@@ -54,7 +55,7 @@ def history_text(shown: dict[str, Any]) -> str:
     """Return the history as a table."""
     rows = [
         (
-            one["revision"][:10],
+            short(one["revision"]),
             one["outcome"].replace("_", " "),
             age(one["age"]),
             one["by"],
@@ -74,8 +75,8 @@ def history_text(shown: dict[str, Any]) -> str:
 def rollback_text(shown: dict[str, Any]) -> str:
     """Return what a rollback did, and how to make it permanent."""
     lines = [
-        f"Revision {shown['revision'][:10]} is in force again, instead of {shown['left'][:10]}.",
-        f"{shown['left'][:10]} stays out, even if it is pushed again; the next commit after it ends that.",
+        f"Revision {short(shown['revision'])} is in force again, instead of {short(shown['left'])}.",
+        f"{short(shown['left'])} stays out, even if it is pushed again; the next commit after it ends that.",
     ]
     if shown["revert"]:
         lines.append(f"To make it permanent, in the cluster directory: {shown['revert']} && git push")
@@ -94,10 +95,10 @@ def revision_troubles(shown: dict[str, Any]) -> list[str]:
     if waiting and validated and waiting["kind"] not in ("leader", "suspended"):
         text = waiting["text"]
         lines.append(
-            f"! {text}" if waiting["kind"] == "guard" else f"! revision {validated['revision'][:10]} waits: {text}"
+            f"! {text}" if waiting["kind"] == "guard" else f"! revision {short(validated['revision'])} waits: {text}"
         )
     if attempt and attempt["outcome"] == "failed":
-        lines.append(f"! revision {attempt['revision'][:10]} failed: {attempt['note']}")
+        lines.append(f"! revision {short(attempt['revision'])} failed: {attempt['note']}")
     return lines
 
 
@@ -108,7 +109,7 @@ def revision_lines(shown: dict[str, Any]) -> list[str]:
         return []
     rows = [(name, four[name]) for name in ("fetched", "validated", "attempted", "applied")]
     return [
-        f"{name:<9}  {one['revision'][:10]:<10}  {age(one['age']):>4} ago  {_cut(_who(one))}".rstrip()
+        f"{name:<9}  {short(one['revision']):<10}  {age(one['age']):>4} ago  {_cut(_who(one))}".rstrip()
         if one
         else f"{name:<9}  none yet"
         for name, one in rows

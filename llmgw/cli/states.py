@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from llmgw.base.ids import Revision, short
 from llmgw.base.time import age
 from llmgw.cli.client import ask
 from llmgw.cli.overview import lines, pools
@@ -51,7 +52,7 @@ def _troubles(shown: dict[str, Any]) -> list[str]:
     said = [f"! {alarm}" for alarm in shown["control"]["alarms"]]
     if source["refused"]:
         refused = source["refused"]
-        said.append(f"! revision {refused['revision'][:10]} is refused; {_short(source['in_force'])} stays in force:")
+        said.append(f"! revision {short(refused['revision'])} is refused; {_short(source['in_force'])} stays in force:")
         said += [f"    {problem['text']}" for problem in refused["problems"]]
     if source["failed"]:
         said.append(f"! source: {source['state']}: {source['failed']}; {_short(source['in_force'])} stays in force")
@@ -183,4 +184,4 @@ def _cards(node: dict[str, Any]) -> str:
 
 
 def _short(revision: str | None) -> str:
-    return revision[:10] if revision else "none"
+    return short(Revision(revision)) if revision else "none"

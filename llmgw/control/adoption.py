@@ -419,8 +419,11 @@ class Adoption:
     def _earlier(self, revision: str, in_force: Revision) -> Record:
         known = [one for one in self.records if one.applied is not None and one.digest != self.standing.in_force]
         if revision:
-            if _names(revision, in_force):
+            if revision in (in_force, short(in_force)):
                 raise CannotAdopt(f"revision {short(in_force)} is in force already")
+            matches = dict.fromkeys(one.revision for one in known if _names(revision, one.revision))
+            if len(matches) > 1 and revision not in matches:
+                raise CannotAdopt(f"{revision} may be any of {', '.join(map(short, matches))}; write more of it", 400)
             found = next((one for one in known if _names(revision, one.revision)), None)
         else:
             found = next((one for one in known if one.revision not in self.standing.bad), None)

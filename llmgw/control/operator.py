@@ -131,6 +131,7 @@ def explained(one: Explanation, now: float) -> dict[str, Any]:
     return {
         "model": one.model,
         "wanted": one.wanted,
+        "serving": one.serving,
         "missing": one.missing,
         "replicas": [{"replica": name, "node": node, "does": does} for name, node, does in one.there],
         "held": [{"subject": each.subject, "what": each.what, "waits_for": each.waits_for} for each in one.holds],

@@ -16,7 +16,7 @@ from datetime import datetime
 
 from pydantic import TypeAdapter, ValidationError
 
-from llmgw.base.ids import ModelName, ReplicaId, Revision
+from llmgw.base.ids import ModelName, ReplicaId, Revision, short
 from llmgw.base.time import Instant, age
 from llmgw.catalog.guard import TRAILER, Guarded, Refusal, allowed_by, refusals
 from llmgw.control.catalogs import Candidate, CatalogState, Waiting
@@ -108,9 +108,9 @@ def waits_for(
         return Waiting("suspended", f"suspended by {in_words(suspension)}; `llmgw resume` ends that", broken)
     if tree.revision in standing.bad:
         text = f"it was rolled back ({standing.held}); " if standing.held else "it was rolled back; "
-        return Waiting("held", f"{text}push another commit, or `llmgw apply --rev {tree.revision[:10]}`", broken)
+        return Waiting("held", f"{text}push another commit, or `llmgw apply --rev {short(tree.revision)}`", broken)
     if tree.revision == standing.over:
-        text = f"{standing.held}; push another commit, or `llmgw apply --rev {tree.revision[:10]}`"
+        text = f"{standing.held}; push another commit, or `llmgw apply --rev {short(tree.revision)}`"
         return Waiting("passed over", text, broken)
     manual = standing.manual if guard is not None else candidate.accepted.catalog.cluster.sync == "manual"
     if manual:
@@ -126,8 +126,8 @@ def guard_text(revision: Revision, broken: Sequence[Refusal], command: str = "ap
     options = " ".join(f"--allow-remove {name}" for name in objects)
     commit = f"end the commit's message with the line `{TRAILER}: {', '.join(objects)}`, or "
     return (
-        f"revision {revision[:10]} is refused: {'; '.join(one.text for one in broken)}. If that is meant, "
-        f"{commit if command.startswith('apply') else ''}run `llmgw {command} {revision[:10]} {options}`"
+        f"revision {short(revision)} is refused: {'; '.join(one.text for one in broken)}. If that is meant, "
+        f"{commit if command.startswith('apply') else ''}run `llmgw {command} {short(revision)} {options}`"
     )
 
 
@@ -290,7 +290,7 @@ class RolledBack:
 
 def revert_line(good: Revision, bad: Revision) -> str | None:
     """Return the command that makes a rollback permanent; None where the revisions are not commits."""
-    if not (_is_commit(good) and _is_commit(bad)):
+    if good == bad or not (_is_commit(good) and _is_commit(bad)):
         return None
     return f"git revert --no-edit {good[:12]}..{bad[:12]}"
 

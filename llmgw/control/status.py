@@ -1,5 +1,6 @@
 """The status: aggregates and the tables behind them, derived from one snapshot, so that they cannot disagree."""
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -12,7 +13,8 @@ from llmgw.fleet.usage import Active, Idle, Unknown, UsageView
 from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Unreachable, report_of
 from llmgw.plan.replicas import Replica, existing
 from llmgw.plan.result import Plan
-from llmgw.plan.snapshot import Snapshot
+from llmgw.plan.snapshot import Act, Snapshot
+from llmgw.spec.node import Node
 
 NO_WAY = Reason("no_way", "its engine is ready, but no tunnel or connection reaches it")
 
@@ -104,13 +106,25 @@ def _problem(problem: Problem) -> dict[str, Any]:
     }
 
 
+def _acts_on(name: NodeName, snapshot: Snapshot) -> Iterator[Act]:
+    return (act for act in snapshot.acts if act.target == f"node/{name}" and act.holds(snapshot.now))
+
+
+def _closed(node: Node | None, act: Act | None) -> str | None:
+    """Return why a node gets nothing new, by its file or by an operator; None if it does."""
+    if node is not None and node.cordoned is not None:
+        return node.cordoned.reason
+    return f"{act.kind}: {act.reason}" if act is not None else None
+
+
 def _node(name: NodeName, view: NodeView, snapshot: Snapshot | None) -> dict[str, Any]:
     report = report_of(view)
     node = snapshot.catalog.nodes.get(name) if snapshot else None
+    act = next(_acts_on(name, snapshot), None) if snapshot else None
     row: dict[str, Any] = {
         "name": name,
         "in_catalog": node is not None,
-        "cordoned": node.cordoned.reason if node and node.cordoned else None,
+        "cordoned": _closed(node, act),
         "shards": len(report.shards) if report else None,
         "refused_orders": report.refused if report else None,
         "cpus": report.facts.cpus if report else None,

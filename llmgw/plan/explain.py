@@ -43,8 +43,10 @@ class Explanation:
     wanted: int
     there: tuple[tuple[ReplicaId, NodeName, str], ...]
     """(replica, node, what it does and why) of every replica."""
+    serving: int
+    """Replicas that requests go to, also those by an earlier spec."""
     missing: int
-    """Replicas that are wanted and cannot be started now."""
+    """Replicas that are wanted and not there, as they are wanted now."""
     holds: tuple[Hold, ...]
     nodes: Mapping[NodeName, str]
     """Why each node takes no further replica; empty if nothing is missing."""
@@ -71,6 +73,7 @@ def explain(snapshot: Snapshot, name: ModelName) -> Explanation:
         model=name,
         wanted=model.replicas,
         there=tuple((one.id, one.node, _does(one, work)) for one in work.of(name)),
+        serving=sum(one.serves and not one.draining for one in work.of(name)),
         missing=missing,
         holds=tuple(hold for hold in work.holds.values() if hold.subject in subjects),
         nodes=reasons.reasons if reasons is not None else {},

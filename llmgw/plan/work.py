@@ -319,9 +319,11 @@ class Work:
         closed = {}
         for name, node in self.catalog.nodes.items():
             asked = next((act for act in self.acts if act.target == f"node/{name}"), None)
-            cordoned = self._cordon(node) or (asked.reason if asked is not None else "")
+            cordoned = self._cordon(node)
             if cordoned:
                 closed[name] = f"cordoned ({cordoned})"
+            elif asked is not None:
+                closed[name] = f"{'drained' if asked.kind == 'drain' else 'cordoned'} ({asked.reason})"
         cards = {act.target.removeprefix("gpu/"): act.reason for act in self.acts if act.target.startswith("gpu/")}
         ledger = Ledger(self.catalog, self.snapshot.nodes, closed, cards, self.snapshot.engines)
         for one in [*self.replicas.values(), *self.stopped]:

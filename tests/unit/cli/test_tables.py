@@ -121,7 +121,7 @@ def test_an_explanation_names_what_is_missing_each_node_and_what_would_help() ->
     at.card("GPU-b-3", users=(GpuUser(4242, 20 * GIB, "python", None),))
     at.plan()
     said = explaining.text(explained(explain(at.snapshot(), ModelName("wide")), at.now))
-    assert said.startswith("model/wide: 1 of 1 replicas are missing\n")
+    assert said.startswith("model/wide: 0 of 1 replicas serve; 1 is missing\n")
     assert "\nNodes:\n" in said
     assert "needs 4" in said
 

@@ -171,7 +171,7 @@ async def test_get_prints_tables_and_json(place: Place, capsys: pytest.CaptureFi
 
 async def test_explain_prints_a_model(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     out = await run(lambda: explaining.show_explanation("model/m", place.socket, as_json=False), capsys)
-    assert out.splitlines()[0] == "model/m: all 2 replicas are there"
+    assert out.splitlines()[0] == "model/m: 2 of 2 replicas serve"
 
 
 async def test_a_drain_is_waited_for_with_what_it_waits_for(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
