@@ -230,9 +230,12 @@ class Ledger:
 
     def _reserve(self, machine: Machine, count: int) -> None:
         """Keep so many cards free: those that come last, whether in use or not, so that they are always the same ones."""
-        healthy = [gpu for gpus in machine.free.values() for gpu in gpus]
-        for gpu in sorted(healthy, key=lambda gpu: gpu.index)[max(0, len(healthy) - count) :] if count else []:
-            self._take(machine, gpu.uuid, Busy("reserved", "reserved"))
+        cards = machine.report.gpus if machine.report is not None else ()
+        unfit = {uuid for uuid, (_, busy) in machine.busy.items() if busy.kind in ("unhealthy", "cordoned")}
+        healthy = sorted((gpu for gpu in cards if gpu.uuid not in unfit), key=lambda gpu: gpu.index)
+        for gpu in healthy[max(0, len(healthy) - count) :] if count else []:
+            if gpu.uuid not in machine.busy:
+                self._take(machine, gpu.uuid, Busy("reserved", "reserved"))
 
     def _take(self, machine: Machine, uuid: str, busy: Busy) -> None:
         for gpu_class, gpus in machine.free.items():

@@ -165,17 +165,22 @@ def _counts(plan: Plan, snapshot: Snapshot) -> list[str]:
     What gave up does not run, and what stands on a node that is lost is replaced, unless the brake holds (rule 7).
     """
     held = {shard: report for node in snapshot.nodes for shard, report in _held(snapshot, node).items()}
-    lost = _lost(snapshot)
+    lost_nodes = _lost(snapshot)
+    lost = {one.spec.replica for node, order in plan.orders.items() if node in lost_nodes for one in order.shards}
     started: set[ModelName] = set()
     counts: Counter[ModelName] = Counter()
-    for node, order in plan.orders.items():
+    for order in plan.orders.values():
         for one in order.shards:
             if one.spec.rank > 0:
                 continue
             report = held.get(one.spec.shard)
             if one.spec.shard not in held:
                 started.add(one.spec.model)
-            if not one.draining and node not in lost and (report is None or report.phase is not Phase.FAILED):
+            if (
+                not one.draining
+                and one.spec.replica not in lost
+                and (report is None or report.phase is not Phase.FAILED)
+            ):
                 counts[one.spec.model] += 1
     return [
         f"{count} replicas of {name} would run, {model.replicas} are wanted"

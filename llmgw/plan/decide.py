@@ -16,6 +16,7 @@ waits for.
 """
 
 from dataclasses import replace
+from functools import partial
 
 from llmgw.base.ids import Generation, NodeName
 from llmgw.fleet.order import NodeOrder, ShardOrder
@@ -26,8 +27,9 @@ from llmgw.plan.left_out import left_out_by
 from llmgw.plan.publish import table_of
 from llmgw.plan.result import Action, Plan, Verb
 from llmgw.plan.rollout import call_off_drains, judge, retire
+from llmgw.plan.seating import has_place
 from llmgw.plan.snapshot import Snapshot
-from llmgw.plan.starts import start_all
+from llmgw.plan.starts import settle_debts, start_all
 from llmgw.plan.suspended import stand_still
 from llmgw.plan.work import Work
 from llmgw.spec.model import Model
@@ -45,11 +47,12 @@ def decide(snapshot: Snapshot) -> Work:
     work = Work(snapshot)
     for model in list(work.models.values()):
         judge(work, model)
+    settle_debts(work)
     for model in _by_priority(work):
         call_off_drains(work, model)
     start_all(work)
     for model in _by_priority(work):
-        retire(work, model)
+        retire(work, model, partial(has_place, work))
     remove_unwanted(work)
     finish_drains(work)
     move_ports(work)
@@ -91,6 +94,7 @@ def result(work: Work) -> Plan:
         braked=work.losses.held,
         catalog=work.catalog if _as_written(work) else None,
         left_out=left_out_by(snapshot, orders),
+        owed=work.owed,
     )
 
 

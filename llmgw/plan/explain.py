@@ -11,7 +11,7 @@ from functools import partial
 from llmgw.base.ids import ModelName, NodeName, ReplicaId
 from llmgw.plan.capacity import Machine
 from llmgw.plan.decide import decide
-from llmgw.plan.placement import not_yet, place, profiles_of, room_for, why_not
+from llmgw.plan.placement import Banned, not_yet, place, profiles_of, room_for, why_not
 from llmgw.plan.preemption import choose
 from llmgw.plan.replicas import Replica
 from llmgw.plan.result import Hold
@@ -79,9 +79,15 @@ def explain(snapshot: Snapshot, name: ModelName) -> Explanation:
         nodes=reasons.reasons if reasons is not None else {},
         cannot=reasons.cannot if reasons is not None else (),
         moves=_moves(work, model) if wanting else (),
-        preempts=tuple(one.id for one in choose(work, model, forbidden)) if wanting else (),
+        preempts=_give_way(work, model) if missing else (),
         rollout=work.rollouts.get(name),
     )
+
+
+def _give_way(work: Work, model: Model) -> tuple[ReplicaId, ...]:
+    """Return what was told to give way to the model; what would be next, if it was nothing yet."""
+    told = [one.id for one in work.replicas.values() if work.preempted.get(one.id) == model.name and one.draining]
+    return tuple(told or [one.id for one in choose(work, model, partial(banned, work, model))])
 
 
 def _does(one: Replica, work: Work) -> str:
@@ -109,30 +115,58 @@ def _moves(work: Work, model: Model) -> tuple[Move, ...]:
 
 
 def _clear(work: Work, machine: Machine, profile: Profile) -> list[Move] | None:
-    """Try to move replicas off one node, the smallest first, until the profile fits; leave the ledger as it was."""
+    """Find replicas that could move off one node so that the profile fits: one if one will do, else the smallest first."""
     here = [
         one for one in work.replicas.values() if one.nodes == (machine.name,) and not one.draining and not one.leaving
     ]
-    here.sort(key=lambda one: (len(one.spec.gpus), one.spec.memory or 0, one.id))
+    cards = profile.gpu is not None
+    here.sort(key=lambda one: (cards and not one.spec.gpus, len(one.spec.gpus), one.spec.memory or 0, one.id))
+    for chosen in [*([one] for one in here), here]:
+        found = _moved_off(work, machine, profile, chosen)
+        if found is not None:
+            return found
+    return None
+
+
+def _moved_off(work: Work, machine: Machine, profile: Profile, chosen: list[Replica]) -> list[Move] | None:
+    """Try to move these, as many as it takes, until the profile fits; leave the ledger as it was."""
     moved: list[tuple[Replica, Replica]] = []
-    done = False
-    for one in here:
-        found = work.profile_of(one)
-        if found is None:
-            continue
-        own, _ = found
-        work.set_free([one])
-        elsewhere = place(own, work.ledger, lambda _: {machine.name: "is being cleared"})
-        if elsewhere is None:
-            work.take_back([one])
-            continue
-        there = new_replica(work, own, elsewhere, one.id)
-        work.take_back([there])
-        moved.append((one, there))
-        if not room_for(profile, machine, work.ledger):
-            done = True
-            break
+    for one in chosen:
+        there = _moved(work, machine, one)
+        if there is not None:
+            moved.append((one, there))
+            if not room_for(profile, machine, work.ledger):
+                break
+    done = bool(moved) and not room_for(profile, machine, work.ledger)
+    for one, there in moved[:-1] if done else []:  # what need not move after all stays
+        work.set_free([there])
+        work.take_back([one])
+        if room_for(profile, machine, work.ledger):
+            work.set_free([one])
+            work.take_back([there])
+        else:
+            moved.remove((one, there))
     for one, there in reversed(moved):
         work.set_free([there])
         work.take_back([one])
     return [Move(one.id, machine.name, there.node) for one, there in moved] if done else None
+
+
+def _moved(work: Work, machine: Machine, one: Replica) -> Replica | None:
+    """Put a replica on another node in the ledger, if one takes it; return it as it is there."""
+    found = work.profile_of(one)
+    if found is None:
+        return None
+    model, _ = found
+
+    def forbidden(profile: Profile) -> Banned:
+        return {**banned(work, model, profile), machine.name: "is being cleared"}
+
+    work.set_free([one])
+    elsewhere = place(model, work.ledger, forbidden)
+    if elsewhere is None:
+        work.take_back([one])
+        return None
+    there = new_replica(work, model, elsewhere, one.id)
+    work.take_back([there])
+    return there

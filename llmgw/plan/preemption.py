@@ -19,6 +19,9 @@ from llmgw.plan.work import Work
 from llmgw.spec.model import Model
 from llmgw.spec.profile import Profile
 
+SEEDS = 32
+"""Nodes with part of a replica over several nodes from which the search for the fewest begins, besides the cheapest one."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Victims:
@@ -35,8 +38,8 @@ def preempt(work: Work, model: Model, banned: Callable[[Profile], Banned]) -> li
     for one in victims:
         usage = work.snapshot.usage.of(one.id)
         if one.phase is Phase.FAILED:
+            # nobody misses it, so it has nothing to come back to: it is not remembered as having given way
             work.drain(one, f"it gave up, and model/{model.name} can use its place")
-            work.preempted[one.id] = ModelName(model.name)
             continue
         how = f"idle for {age(work.now - usage.since)}" if isinstance(usage, Idle) else "the model says preempt"
         priority = work.models[one.model].priority if one.model in work.models else 0
@@ -83,9 +86,16 @@ def _may_give_way(work: Work, one: Replica, model: Model) -> bool:
         return True  # it runs nowhere and is not tried again here: what it holds is wasted
     if own.priority >= model.priority:
         return False
-    if one.in_phase_for(work.now) < own.min_life:
+    if one.in_phase_for(work.now) < own.min_life or _is_relied_on(work, one):
         return False
     return model.preempt or isinstance(work.snapshot.usage.of(one.id), Idle)
+
+
+def _is_relied_on(work: Work, one: Replica) -> bool:
+    """Whether others of its model drain because this one serves."""
+    others = [other for other in work.of(one.model) if other is not one and other.serves]
+    going = [other for other in others if other.draining and other.id not in work.preempted]
+    return one.serves and bool(going) and len(going) == len(others)
 
 
 def _rests(work: Work, one: Replica) -> bool:
@@ -108,7 +118,7 @@ def _on(work: Work, profile: Profile, machine: Machine | None, there: list[Repli
         if not room_for(profile, machine, work.ledger):
             break
     enough = not room_for(profile, machine, work.ledger)
-    for one in list(taken):  # what need not give way after all is spared, the most important first
+    for one in taken[::-1]:  # what need not give way after all is spared, the most important first
         if enough and len(taken) > 1:
             work.take_back([one])
             if room_for(profile, machine, work.ledger):
@@ -147,13 +157,27 @@ def _gang(work: Work, profile: Profile, options: list[_Victims], banned: Banned)
             found.setdefault(fabric, []).append(option)
     best: tuple[tuple[int, int, int, str], list[Replica]] | None = None
     for fabric, nodes in sorted(found.items()):
-        chosen = sorted(nodes, key=lambda one: one.cost)[: profile.nodes]
-        if len(chosen) < profile.nodes:
+        if len(nodes) < profile.nodes:
             continue
-        replicas = list({one.id: one for each in chosen for one in each.replicas}.values())
-        busy = sum(each.cost[0] for each in chosen)
-        highest = max(each.cost[2] for each in chosen)
-        rank = (busy, len(replicas), highest, fabric)
-        if best is None or rank < best[0]:
-            best = (rank, replicas)
+        cheapest = min(nodes, key=lambda one: one.cost)
+        wide = [each for each in nodes if any(len(one.parts) > 1 for one in each.replicas)]
+        for first in [cheapest, *wide[:SEEDS]]:
+            replicas = _gathered(nodes, first, profile.nodes)
+            busy = sum(not _rests(work, one) for one in replicas)
+            highest = max((work.models[one.model].priority for one in replicas), default=0)
+            rank = (busy, len(replicas), highest, fabric)
+            if best is None or rank < best[0]:
+                best = (rank, replicas)
     return best[1] if best is not None else []
+
+
+def _gathered(nodes: list[_Victims], first: _Victims, count: int) -> list[Replica]:
+    """Return the victims on so many nodes, that one among them: one that spans several makes room on all of them."""
+    chosen, victims = [first], {one.id: one for one in first.replicas}
+    left = [each for each in nodes if each is not first]
+    while len(chosen) < count:
+        more = min(left, key=lambda each: (sum(one.id not in victims for one in each.replicas), each.cost))
+        left.remove(more)
+        chosen.append(more)
+        victims |= {one.id: one for one in more.replicas}
+    return list(victims.values())

@@ -73,6 +73,7 @@ class Plan:
     catalog: Catalog | None = None
     """What the orders were written by."""
     left_out: Mapping[NodeName, tuple[LeftOut, ...]] = field(default_factory=dict)
+    owed: Mapping[ReplicaId, ModelName] = field(default_factory=dict)
 
     @property
     def decided(self) -> Decided:
@@ -88,4 +89,5 @@ class Plan:
             self.braked,
             self.catalog,
             self.left_out,
+            self.owed,
         )

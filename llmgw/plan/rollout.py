@@ -49,44 +49,59 @@ def judge(work: Work, model: Model) -> None:
     work.learn(model)
     current, outdated = kinds(work, model)
     hashes = tuple(sorted(work.wanted_hashes(model)))
-    old = [one for one in outdated if one.spec.hash not in hashes]
+    old = [one for one in outdated if one.spec.hash not in hashes and not work.is_lost(one)]
     serving = sum(work.available(one, model) for one in current)
     if not old:
-        if serving >= min(1, model.replicas) and all(work.available(one, model) for one in current):
+        if serving and all(work.available(one, model) for one in current):
             work.good[name] = model
-        if not _reverted(work, name, hashes):
+        if not _reverted(work, model, hashes):
             return
-    before = work.snapshot.previous.rollouts.get(name)
+    before = _before(work, model)
     if before is None or before.hashes != hashes:
         before = Rollout(hashes, work.now, work.now, serving)
     elif serving > before.serving:
         before = replace(before, progressed=work.now, serving=serving)
+    elif _is_waited_for(work, model, current):
+        before = replace(before, progressed=work.now)
     if not before.failed:
-        before = replace(before, failed=_failure(work, model, before))
+        before = replace(before, failed=_failure(work, model, before, serving))
     work.rollouts[name] = before
     if before.failed and model.rollout.auto_revert and name in work.good and work.good[name] is not model:
-        work.models[name] = replace_counts(work.good[name], model)
+        work.models[name] = reverted = as_before(work.good[name], model)
+        work.learn(reverted)
 
 
-def replace_counts(good: Model, model: Model) -> Model:
-    """Return a model as it was, but for what can change without a restart: how many there are and how they are rolled."""
-    return good.model_copy(update={"replicas": model.replicas, "rollout": model.rollout, "priority": model.priority})
+def as_before(good: Model, model: Model) -> Model:
+    """Return a model that is run as it was, by its weights and profiles; all else is as it is wanted now."""
+    return model.model_copy(update={"weights": good.weights, "profiles": good.profiles})
 
 
-def _reverted(work: Work, name: ModelName, hashes: tuple[str, ...]) -> bool:
+def _is_waited_for(work: Work, model: Model, current: list[Replica]) -> bool:
+    """Whether time passes by its own rules: until a new replica counts, or until an old one's requests have ended."""
+    ripening = any(one.serves and not work.available(one, model) for one in current)
+    return ripening or any(one.draining for one in work.of(ModelName(model.name)))
+
+
+def _before(work: Work, model: Model) -> Rollout | None:
+    """Return the rollout of the round before, also under the name that the model had then."""
+    rollouts = work.snapshot.previous.rollouts
+    return rollouts.get(ModelName(model.name)) or rollouts.get(ModelName(model.moved_from or ""))
+
+
+def _reverted(work: Work, model: Model, hashes: tuple[str, ...]) -> bool:
     """Whether the model was reverted from just these: then no replica is outdated, and the failure must not be forgotten."""
-    before = work.snapshot.previous.rollouts.get(name)
+    before = _before(work, model)
     return before is not None and bool(before.failed) and before.hashes == hashes
 
 
-def _failure(work: Work, model: Model, rollout: Rollout) -> str:
+def _failure(work: Work, model: Model, rollout: Rollout, serving: int) -> str:
     tried = work.gave_up.get(ModelName(model.name), ())
     for wanted in rollout.hashes:
         where = [each for each in tried if each.hash == wanted]
         if len(where) >= TRIES:
             return f"its replicas gave up on {names([each.node for each in where])}: {where[-1].why}"
     stood = work.now - rollout.progressed
-    if stood >= model.rollout.deadline:
+    if stood >= model.rollout.deadline and serving < model.replicas:
         return f"nothing new has served for {age(stood)} (rollout.deadline)"
     return ""
 
@@ -101,15 +116,23 @@ def call_off_drains(work: Work, model: Model) -> None:
         if missing <= 0:
             return
         fits = one.spec.hash in wanted and not work.must_go(one) and one.id not in work.preempted
-        if one.draining and fits and all(work.may_command(node) for node in one.nodes):
+        if (
+            one.draining
+            and fits
+            and one.phase is not Phase.FAILED
+            and all(work.may_command(node) for node in one.nodes)
+        ):
             kept = work.mark(one, draining=False)
             del work.draining[one.id]
             missing -= 1
             work.act(Verb.KEEP, kept, "it is wanted again")
 
 
-def retire(work: Work, model: Model) -> None:
-    """Drain outdated replicas as others take over, and current ones beyond the wanted number."""
+def retire(work: Work, model: Model, fits: Callable[[Model], bool]) -> None:
+    """Drain outdated replicas as others take over, and current ones beyond the wanted number.
+
+    `fits` says whether there is a place for one more replica of a model now.
+    """
     current, outdated = kinds(work, model)
     missing_allowed = model.rollout.max_unavailable
     recreate = model.rollout.strategy == "recreate"
@@ -121,7 +144,10 @@ def retire(work: Work, model: Model) -> None:
         if not one.serves and _is_hopeless(work, one, model, others_serve=bool(others)):
             work.drain(one, f"{why} and it does not serve")
             left.remove(one)
+        elif recreate and len(others) < model.replicas and (why_not := _is_in_vain(work, one, model, fits)):
+            work.hold(f"replica/{one.id}", "drain (outdated)", why_not)
         elif len(others) >= min(enough, model.replicas) and (others or recreate or model.replicas == 0):
+            work.owe(one)
             said = f"{len(others)} others serve" if not recreate else "its strategy is recreate"
             work.drain(one, f"{why} and {said}")
             left.remove(one)
@@ -129,6 +155,17 @@ def retire(work: Work, model: Model) -> None:
             short = max(1, min(enough, model.replicas) - len(others))
             work.hold(f"replica/{one.id}", "drain (outdated)", f"{short} more to serve first")
     _retire_surplus(work, model, current)
+
+
+def _is_in_vain(work: Work, one: Replica, model: Model, fits: Callable[[Model], bool]) -> str:
+    """Return what `strategy: recreate` waits for, where stopping a replica would not let a new one start; empty if it would."""
+    rollout = work.rollouts.get(ModelName(model.name))
+    if rollout is not None and rollout.failed and model is work.catalog.models.get(ModelName(model.name)):
+        return f"another revision; this one failed: {rollout.failed}"
+    work.set_free([one])
+    helps = fits(model)
+    work.take_back([one])
+    return "" if helps else "room for a new one, which its own place does not give"
 
 
 def _counts(work: Work, one: Replica, model: Model, current: list[Replica]) -> bool:
@@ -143,7 +180,12 @@ def _retire_surplus(work: Work, model: Model, current: list[Replica]) -> None:
     newest_first = sorted(here, key=by_id, reverse=True)
     worst_first = sorted(
         newest_first,
-        key=lambda one: (one.serves, one.has_process, isinstance(work.snapshot.usage.of(one.id), Active)),
+        key=lambda one: (
+            work.available(one, model),
+            one.serves,
+            one.has_process,
+            isinstance(work.snapshot.usage.of(one.id), Active),
+        ),
     )
     for one in worst_first[: max(0, len(here) - model.replicas)]:
         told = (
@@ -173,14 +215,16 @@ def make_room(work: Work, model: Model, fits: Callable[[], bool]) -> bool:
     if model.rollout.strategy == "surge":
         return False
     current, outdated = kinds(work, model)
-    serving = [one for one in current + outdated if _counts(work, one, model, current)]
-    if len(serving) < 2 or len(serving) < model.replicas:
+    there = [one for one in current + outdated if not work.is_lost(one) and one.phase is not Phase.FAILED]
+    serving = [one for one in there if _counts(work, one, model, current)]
+    if len(serving) < 2 or len(serving) < len(there):
         return False
     for victim in [one for one in reversed(outdated) if one.serves]:
         work.set_free([victim])
         helps = fits()
         work.take_back([victim])
         if helps:
+            work.owe(victim)
             work.drain(victim, "it is outdated, there is no room for one more, and others serve meanwhile")
             return True
     return False

@@ -76,6 +76,7 @@ class _Decided:
     preempted: Mapping[ReplicaId, ModelName]
     braked: Mapping[NodeName, Instant]
     left_out: Mapping[NodeName, tuple[LeftOut, ...]]
+    owed: Mapping[ReplicaId, ModelName]
     by_this_catalog: bool
     """Whether the orders were written by the catalog of the snapshot."""
 
@@ -131,6 +132,7 @@ def dump_snapshot(snapshot: Snapshot, tree: SourceTree) -> dict[str, Any]:
             preempted=decided.preempted,
             braked=decided.braked,
             left_out=decided.left_out,
+            owed=decided.owed,
             by_this_catalog=decided.catalog is snapshot.catalog,
         ),
         acts=snapshot.acts,
@@ -168,6 +170,7 @@ def load_snapshot(text: str | bytes, engines: Mapping[str, Engine] = ENGINES) ->
         preempted=previous.preempted,
         braked=previous.braked,
         left_out=previous.left_out,
+        owed=previous.owed,
         catalog=catalog if previous.by_this_catalog else None,
     )
     snapshot = Snapshot(

@@ -35,13 +35,15 @@ class Demand:
     model: Model
     number: int
     rolling: bool
+    owed: bool = False
+    """One of the model's own was drained for it, so it comes before what never had a place."""
     after: "Rank" = (0, 0, 0)
     """It comes behind these: replicas of a model to which one of its own gave way."""
 
     @property
     def rank(self) -> "Rank":
         """What decides who comes first, the lower the earlier."""
-        return max((self.number, -self.model.priority, 0), self.after)
+        return max((0 if self.owed else self.number, -self.model.priority, 0), self.after)
 
     @property
     def name(self) -> ModelName:
@@ -97,7 +99,7 @@ def _apart(demands: list[Demand]) -> list[list[Demand]]:
 def _seat_most(work: Work, group: list[Demand]) -> Seated:
     """Seat a group that does not fit as a whole."""
     ranked = sorted(group, key=lambda one: (one.rank, not one.rolling, one.size, one.name, one.number))
-    fits = {model.name: _fits(work, model) for model in {one.name: one.model for one in group}.values()}
+    fits = {model.name: has_place(work, model) for model in {one.name: one.model for one in group}.values()}
     front = [one for one in ranked if fits[one.model.name]]
     _shorten(front, sum(one.weight for one in front) - _free(work, group))
     seated: Seated = {}
@@ -128,7 +130,8 @@ def _free(work: Work, group: list[Demand]) -> int:
     )
 
 
-def _fits(work: Work, model: Model) -> bool:
+def has_place(work: Work, model: Model) -> bool:
+    """Whether there is a place for one more replica of a model now."""
     return place(model, work.ledger, partial(banned, work, model)) is not None
 
 

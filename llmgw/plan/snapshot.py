@@ -109,6 +109,8 @@ class Decided:
     """What the orders were written by; where it is still the same one, they are still as it would write them."""
     left_out: Mapping[NodeName, tuple[LeftOut, ...]] = field(default_factory=dict)
     """What nodes may have without having said so, though no order wants it any more."""
+    owed: Mapping[ReplicaId, ModelName] = field(default_factory=dict)
+    """Replicas that were drained so that another of their model can have the place, until the model has what it wants."""
     spent: frozenset[ReplicaId] = frozenset()
     """Ids of this epoch that may still run on a node that was forgotten: not given again, since it may come back."""
 

@@ -36,7 +36,27 @@ def start_all(work: Work) -> None:
         one = seated.get((demand.name, demand.number))
         if one is not None:
             work.preempted.pop(one.id, None)
+            _pay(work, one.model)
             _say_started(work, demand, one)
+
+
+def settle_debts(work: Work) -> None:
+    """Forget who gave way to models that want nothing more, and whose place is owed to them. Before drains are called off."""
+    wanting = {name for name, model in work.models.items() if _still_wants(work, name)}
+    here = set(work.replicas)
+    work.preempted = {
+        victim: by
+        for victim, by in work.preempted.items()
+        if by in wanting or (victim in here and by in work.models and not work.replicas[victim].draining)
+    }
+    work.owed = {one: of for one, of in work.owed.items() if of in wanting}
+
+
+def _pay(work: Work, model: ModelName) -> None:
+    """Take one replica that was started for one whose place was owed, those that are gone first."""
+    owed = sorted((one for one, of in work.owed.items() if of == model), key=lambda one: (one in work.replicas, one))
+    if owed:
+        del work.owed[owed[0]]
 
 
 def _behind_those_they_gave_way_to(work: Work, demands: list[Demand]) -> list[Demand]:
@@ -47,8 +67,6 @@ def _behind_those_they_gave_way_to(work: Work, demands: list[Demand]) -> list[De
     last: dict[ModelName, Rank] = {}
     for demand in demands:
         last[demand.name] = max(demand.rank, last.get(demand.name, demand.rank))
-    here = set(work.replicas) | {one.id for one in work.stopped}
-    work.preempted = {victim: by for victim, by in work.preempted.items() if victim in here or by in last}
     after: dict[ModelName, Rank] = {}
     for victim, by in work.preempted.items():
         if by in last:
@@ -71,7 +89,8 @@ def _demands(work: Work, model: Model) -> list[Demand]:
         work.hold(subject, "start", f"the first word of {names}, which may run it already")
         return []
     rollout = work.rollouts.get(name)
-    if rollout is not None and rollout.failed and outdated and model is work.catalog.models[name]:
+    there_still = [one for one in outdated if not work.is_lost(one)]
+    if rollout is not None and rollout.failed and there_still and model is work.catalog.models[name]:
         work.hold(subject, "roll over", f"another revision; this one failed: {rollout.failed}")
         return []
     surge = 0 if model.rollout.strategy == "recreate" and outdated else model.rollout.max_surge
@@ -81,7 +100,8 @@ def _demands(work: Work, model: Model) -> list[Demand]:
         work.hold(subject, "roll over", progress(work, model, current))
         work.crowded.add(name)
     rolling = bool(outdated) or any(one.draining for one in work.of(name))
-    return [Demand(model, there + n + 1, rolling) for n in range(max(0, may))]
+    owed = sum(of == name for of in work.owed.values())
+    return [Demand(model, there + n + 1, rolling, owed=n < owed) for n in range(max(0, may))]
 
 
 def _say_started(work: Work, demand: Demand, one: Replica) -> None:

@@ -4,6 +4,7 @@ Lives inside `plan` only, and is the only thing there that changes. The rules ar
 `starts`, `ends`.
 """
 
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime
 
@@ -52,6 +53,8 @@ class Work:
         self.gave_up: dict[ModelName, tuple[GaveUp, ...]] = {}
         self.good: dict[ModelName, Model] = dict(snapshot.previous.good)
         self.preempted = dict(snapshot.previous.preempted)
+        self.owed = dict(snapshot.previous.owed)
+        """Replicas that were drained so that another of their model can have the place, until it has one."""
         self.no_room: dict[object, str] = {}
         """What was found to have no room, and why; forgotten when anything changes that could make room."""
         self.crowded: set[ModelName] = set()
@@ -67,15 +70,38 @@ class Work:
         self._going: list[Replica] | None = None
         self._by_model: dict[ModelName, set[ReplicaId]] = {}
         moved = {model.moved_from: name for name, model in self.models.items() if model.moved_from not in self.models}
-        for name, one in self.replicas.items():
-            # a rename that is undone needs no `moved_from`: the id still says what the model was called at first
-            to = moved.get(one.model, model_of(one.id))
-            if one.model not in self.models and to in self.models:
-                self.replicas[name] = one = renamed(one, to)  # noqa: PLW2901 - the one that is filed below
-                self.changed.update(one.nodes)
+        for name, one in list(self.replicas.items()):
+            if one.model not in self.models:
+                to = moved.get(one.model) or self._heir(one)
+                if to is not None:
+                    self.replicas[name] = one = renamed(one, to)  # noqa: PLW2901 - the one that is filed below
+                    self.changed.update(one.nodes)
             self._by_model.setdefault(one.model, set()).add(name)
+        for old, new in moved.items():
+            if old is not None and ModelName(old) in self.good:
+                self.good.setdefault(new, self.good[ModelName(old)])
         self._targets = {act.target: act for act in self.acts if act.kind in ("drain", "restart")}
         self._cards = self._bad_cards()
+
+    def _heir(self, one: Replica) -> ModelName | None:
+        """Return the model that a replica of no model belongs to; None if there is none.
+
+        A rename that is undone needs no `moved_from`, since the id still says what the model was called at first. One that
+        was done while a node was away, and is not said any more, is known by what is run: of what this control plane finds
+        and has not ordered, a model takes as much as it lacks.
+        """
+        first = model_of(one.id)
+        if first in self.models:
+            return first
+        if one.leaving or any(node in self.snapshot.previous.orders for node in one.nodes):
+            return None
+        there = Counter(known.model for known in self.replicas.values() if not known.leaving)
+        alike = (
+            name
+            for name, model in self.models.items()
+            if there[name] < model.replicas and one.spec.hash in self.wanted_hashes(model)
+        )
+        return next(alike, None)
 
     @property
     def ledger(self) -> Ledger:
@@ -174,6 +200,10 @@ class Work:
         self.mark(one, draining=True)
         self.draining[one.id] = self.snapshot.previous.draining.get(one.id, self.now)
         self.act(Verb.DRAIN, one, why)
+
+    def owe(self, one: Replica) -> None:
+        """Note that the place of a replica is its model's: it goes for no other reason than to be replaced."""
+        self.owed[one.id] = one.model
 
     def stop(self, one: Replica, why: str) -> None:
         """Leave a replica out of the orders. What it claims is not free before it is gone."""
@@ -371,9 +401,9 @@ class Work:
         """Remember the nodes on which replicas of the model's present profiles gave up."""
         wanted = self.wanted_hashes(model)
         name = ModelName(model.name)
-        known = {
-            (each.hash, each.node): each for each in self.snapshot.previous.gave_up.get(name, ()) if each.hash in wanted
-        }
+        before = [*self.snapshot.previous.gave_up.get(name, ()), *self.snapshot.previous.gave_up.get(_was(model), ())]
+        known = {(each.hash, each.node): each for each in before if each.hash in wanted}
+        known |= {(each.hash, each.node): each for each in self.gave_up.get(name, ())}
         for one in self.of(name):
             for part in one.parts:
                 if part.spec.hash in wanted and part.phase is Phase.FAILED and part.report is not None:
@@ -381,3 +411,8 @@ class Work:
                     known[part.spec.hash, part.node] = GaveUp(part.spec.hash, part.node, why)
         if known:
             self.gave_up[name] = tuple(known[key] for key in sorted(known))
+
+
+def _was(model: Model) -> ModelName:
+    """Return a model's name before it was renamed; empty if it was not."""
+    return ModelName(model.moved_from or "")

@@ -310,7 +310,7 @@ CAUGHT: list[tuple[Planner, str]] = [
     (ignores_strangers_on_cards, "is given to .*, and is used by pid 4242"),
     (ignores_that_a_card_is_unhealthy, "is given to .*, and is unhealthy"),
     (ignores_what_operators_asked_for, "is started on .*, which is cordoned"),
-    (forgets_what_stopped_and_is_not_gone, "is claimed by 2 shards|is given to 2 shards"),
+    (forgets_what_stopped_and_is_not_gone, "is claimed by 2 shards|is given to 2 shards|without having been drained"),
     (gives_a_card_twice, "is claimed by . shards"),
     (starts_a_gang_in_part, "1 of the 2 shards of .* are ordered"),
     (replaces_under_the_brake, "replicas of . would run"),
