@@ -188,4 +188,4 @@ def banned(work: Work, model: Model, profile: Profile) -> Banned:
     if len(tried) >= TRIES:
         where = ", ".join(each.node for each in tried)
         return dict.fromkeys(work.ledger.machines, f"not tried: it gave up on {where} ({tried[-1].why})")
-    return {each.node: f"it gave up there ({each.why})" for each in tried}
+    return {**work.too_small(model, profile), **{each.node: f"it gave up there ({each.why})" for each in tried}}

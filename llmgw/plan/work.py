@@ -5,6 +5,7 @@ Lives inside `plan` only, and is the only thing there that changes. The rules ar
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -13,6 +14,7 @@ from llmgw.base.time import Instant
 from llmgw.catalog.catalog import Catalog
 from llmgw.engines.placed import Placed, Seat
 from llmgw.engines.shard import ShardSpec
+from llmgw.engines.sizing import least_on_a_card
 from llmgw.fleet.report import SERVING, Phase
 from llmgw.fleet.view import NeverSeen, Reporting, report_of
 from llmgw.plan.capacity import Ledger
@@ -21,6 +23,7 @@ from llmgw.plan.placement import Place, listens_on, reached_at, why_not_here
 from llmgw.plan.replicas import Part, Replica, by_id, existing, model_of, renamed
 from llmgw.plan.result import Action, Hold, Verb
 from llmgw.plan.snapshot import GaveUp, Rollout, Snapshot
+from llmgw.spec.common import size_text
 from llmgw.spec.identity import restart_hash
 from llmgw.spec.model import Model
 from llmgw.spec.node import Node
@@ -63,6 +66,7 @@ class Work:
         """Nodes of which an order may differ from the one before."""
         self.written: set[ReplicaId] = set()
         """Replicas that got their specs in this round."""
+        self._too_small: dict[tuple[int, str], Mapping[NodeName, str]] = {}
         self._hashes: dict[tuple[int, str], RestartHash] = {}
         self._must_go: dict[ReplicaId, str] = {}
         self._of: dict[ModelName, list[Replica]] = {}
@@ -200,6 +204,33 @@ class Work:
         self.mark(one, draining=True)
         self.draining[one.id] = self.snapshot.previous.draining.get(one.id, self.now)
         self.act(Verb.DRAIN, one, why)
+
+    def too_small(self, model: Model, profile: Profile) -> Mapping[NodeName, str]:
+        """Return the nodes whose cards cannot hold their share of a model's weights, with the sum."""
+        key = (id(model), profile.name)
+        if key not in self._too_small:
+            self._too_small[key] = self._cards_too_small(model, profile)
+        return self._too_small[key]
+
+    def _cards_too_small(self, model: Model, profile: Profile) -> dict[NodeName, str]:
+        path = model.weights.path
+        if path is None or profile.gpu is None:
+            return {}
+        reports = {name: report_of(view) for name, view in self.snapshot.nodes.items()}
+        sizes = [report.facts.weights[path] for report in reports.values() if report and path in report.facts.weights]
+        need = least_on_a_card(profile, min(sizes)) if sizes else 0
+        if need == 0:
+            return {}
+        found = {}
+        for name, report in reports.items():
+            cards = [one for one in report.gpus if self.ledger.class_of(one) == profile.gpu.gpu_class] if report else []
+            largest = max((one.memory for one in cards), default=need)
+            if largest < need:
+                found[name] = (
+                    f"a card of {size_text(largest >> 20 << 20)} is too small: its share of the weights alone is "
+                    f"{size_text(need >> 20 << 20)}"
+                )
+        return found
 
     def owe(self, one: Replica) -> None:
         """Note that the place of a replica is its model's: it goes for no other reason than to be replaced."""

@@ -328,3 +328,21 @@ def test_a_replica_whose_card_fell_off_the_bus_stays_while_it_serves() -> None:
     desk.cards["a"] = gpus("a", 2)[1:]
     desk.regain("a")
     assert told(desk.plan()) == []
+
+
+def test_cards_that_cannot_hold_their_share_of_the_weights_are_a_reason_and_no_crash_loop() -> None:
+    def big(count: int, **more):
+        profile = {**on_cards(count), "engine": "vllm", "tensor_parallel": count, **more}
+        return model("big", 1, profile=profile, weights={"path": "big"})
+
+    desk = Desk.of(CLUSTER, node("a"), big(1), cards={NodeName("a"): gpus("a", 4)})
+    desk.facts[NodeName("a")] = replace(facts(), weights={"big": 320 * GIB})
+    desk.regain("a")
+    small = "room: a: a card of 80GiB is too small: its share of the weights alone is 160GiB"
+    assert held(desk.plan())["model/big: start replica 1 of 1"] == small
+    desk.want(CLUSTER, node("a"), big(1, args=["--cpu-offload-gb", "300"]))
+    assert told(desk.plan()) == ["start big-1-0 @a"]
+    desk = Desk.of(CLUSTER, node("a"), big(4), cards={NodeName("a"): gpus("a", 4)})
+    desk.facts[NodeName("a")] = replace(facts(), weights={"big": 320 * GIB})
+    desk.regain("a")
+    assert told(desk.plan()) == ["start big-1-0 @a"]
