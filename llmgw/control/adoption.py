@@ -34,8 +34,10 @@ from llmgw.control.revisions import (
     Progress,
     Revisions,
     RolledBack,
+    earlier,
     failure_note,
     guard_text,
+    is_named,
     progress,
     revert_line,
     revisions_of,
@@ -54,8 +56,6 @@ LOOK = 1.0
 """Seconds between two looks at what is to be written, and whether a suspension is over."""
 FOLLOW = 3.0
 """Seconds between two looks at the store while another control plane leads."""
-SHORTEST = 7
-"""Characters of a revision that name it."""
 KEPT_BAD = 50
 T = TypeVar("T")
 
@@ -226,7 +226,7 @@ class Adoption:
             state = self._catalogs.state.value
             if state.tree is None:
                 raise CannotAdopt("no revision is in force; there is nothing to go back from")
-            target = self._earlier(revision, state.tree.revision)
+            target = earlier(self.records, self.standing, revision, state.tree.revision)
             tree = await self._stored(lambda: self._book.tree(target.digest))
             if tree is None:
                 raise CannotAdopt(f"the tree of {short(target.revision)} is not kept any more; revert it in git")
@@ -393,11 +393,11 @@ class Adoption:
             if newest is not None and tree_digest(newest.tree) == tree_digest(wanted):
                 return newest
             return await self._valid(wanted)
-        if state.candidate is not None and _names(wanted, state.candidate.tree.revision):
+        if state.candidate is not None and is_named(wanted, state.candidate.tree.revision):
             return state.candidate
-        if state.tree is not None and _names(wanted, state.tree.revision):
+        if state.tree is not None and is_named(wanted, state.tree.revision):
             return await self._valid(state.tree)
-        known = next((one for one in self.records if one.applied is not None and _names(wanted, one.revision)), None)
+        known = next((one for one in self.records if one.applied is not None and is_named(wanted, one.revision)), None)
         tree = await self._stored(lambda: self._book.tree(known.digest)) if known is not None else None
         if known is None or tree is None:
             newest_is = state.fetched.revision if state.fetched is not None else "none"
@@ -415,23 +415,6 @@ class Adoption:
             more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
             raise CannotAdopt(f"revision {short(tree.revision)} is not valid: {errors[0]}{more}", 422)
         return outcome
-
-    def _earlier(self, revision: str, in_force: Revision) -> Record:
-        known = [one for one in self.records if one.applied is not None and one.digest != self.standing.in_force]
-        if revision:
-            if revision in (in_force, short(in_force)):
-                raise CannotAdopt(f"revision {short(in_force)} is in force already")
-            matches = dict.fromkeys(one.revision for one in known if _names(revision, one.revision))
-            if len(matches) > 1 and revision not in matches:
-                raise CannotAdopt(f"{revision} may be any of {', '.join(map(short, matches))}; write more of it", 400)
-            found = next((one for one in known if _names(revision, one.revision)), None)
-        else:
-            found = next((one for one in known if one.revision not in self.standing.bad), None)
-        if found is None:
-            names = ", ".join(dict.fromkeys(short(one.revision) for one in known)) or "none"
-            what = f"{revision} was not applied here" if revision else "no other revision was applied here"
-            raise CannotAdopt(f"{what}; one can go back to: {names} (`llmgw history`)", 404)
-        return found
 
     def _taken_up(self, chosen: Candidate, by: str, how: How) -> tuple[Standing, list[Record]]:
         """Return what holds once a revision is taken up."""
@@ -473,8 +456,7 @@ class Adoption:
         try:
             kept = await self._book.write(standing, records, tree)
         except StoreUnavailable as error:
-            text = f"the store cannot be used: {error}; it may have been written all the same, `llmgw status` will say"
-            raise CannotAdopt(text, 503) from error
+            raise CannotAdopt(f"the store cannot be used: {error}; look at `llmgw status`, it may hold", 503) from error
         if not kept:
             raise CannotAdopt("another control plane has just changed this; look again, and try again")
 
@@ -502,7 +484,3 @@ class Adoption:
 
 def _key(tree: SourceTree) -> tuple[Revision, str]:
     return tree.revision, tree_digest(tree)
-
-
-def _names(text: str, revision: Revision) -> bool:
-    return text == revision or (len(text) >= SHORTEST and revision.startswith(text))

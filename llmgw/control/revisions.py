@@ -32,6 +32,8 @@ from llmgw.spec.model import Model
 
 LONGEST_SUSPENSION = 7 * 86400.0
 DEFAULT_SUSPENSION = "24h"
+SHORTEST = 7
+"""Characters of a revision that name it."""
 _DURATION: TypeAdapter[float] = TypeAdapter(Duration)
 
 
@@ -286,6 +288,30 @@ class RolledBack:
     left: Revision
     revert: str | None
     """The git command that makes it permanent; None where revisions are not commits."""
+
+
+def is_named(text: str, revision: Revision) -> bool:
+    """Whether a person may mean this revision: its beginning is enough, if it is long enough."""
+    return text == revision or (len(text) >= SHORTEST and revision.startswith(text))
+
+
+def earlier(records: Sequence[Record], standing: Standing, revision: str, in_force: Revision) -> Record:
+    """Return the applied revision to go back to: the one that is named, else the newest that is not bad. Raises CannotAdopt."""
+    known = [one for one in records if one.applied is not None and one.digest != standing.in_force]
+    if not revision:
+        found = next((one for one in known if one.revision not in standing.bad), None)
+    elif revision in (in_force, short(in_force)):
+        raise CannotAdopt(f"revision {short(in_force)} is in force already")
+    else:
+        matches = {one.revision: one for one in reversed(known) if is_named(revision, one.revision)}
+        if len(matches) > 1 and revision not in matches:
+            raise CannotAdopt(f"{revision} may be any of {', '.join(map(short, matches))}; write more of it", 400)
+        found = matches.get(Revision(revision)) or next(iter(matches.values()), None)
+    if found is None:
+        names = ", ".join(dict.fromkeys(short(one.revision) for one in known)) or "none"
+        what = f"{revision} was not applied here" if revision else "no other revision was applied here"
+        raise CannotAdopt(f"{what}; one can go back to: {names} (`llmgw history`)", 404)
+    return found
 
 
 def revert_line(good: Revision, bad: Revision) -> str | None:
