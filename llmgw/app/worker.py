@@ -16,6 +16,7 @@ from pathlib import Path
 import uvloop
 
 from llmgw.app.logs import configure
+from llmgw.gateway.tls import BadPair, ServerTls
 from llmgw.gateway.worker import run_worker
 from llmgw.runtime.clock import SystemClock
 
@@ -46,6 +47,7 @@ async def _run(options: argparse.Namespace) -> None:
         clock=SystemClock(),
         rng=random.Random(os.urandom(16)),
         stop=stop,
+        tls=ServerTls(options.tls_cert, options.tls_key) if options.tls_cert else None,
     )
 
 
@@ -57,6 +59,8 @@ def main() -> None:
     parser.add_argument("--control", required=True)
     parser.add_argument("--drain", type=float, required=True)
     parser.add_argument("--log-level", default="info")
+    parser.add_argument("--tls-cert", type=Path)
+    parser.add_argument("--tls-key", type=Path)
     options = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure(f"worker[{os.getpid()}]", options.log_level)
@@ -64,6 +68,8 @@ def main() -> None:
         uvloop.run(_run(options))
     except OSError as error:
         sys.exit(f"cannot serve on {options.host}:{options.port}: {error.strerror}")
+    except BadPair as error:
+        sys.exit(str(error))
 
 
 if __name__ == "__main__":

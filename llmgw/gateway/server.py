@@ -7,7 +7,9 @@ import asyncio
 import logging
 import random
 import socket
+import ssl
 from collections.abc import Callable
+from functools import partial
 
 from llmgw.base.time import Clock
 from llmgw.fleet.table import EndpointTable
@@ -22,6 +24,9 @@ BACKLOG = 4096
 FLUSH = 1.0
 """Seconds in which a client that was broken off may take what it is still sent."""
 
+HANDSHAKE = 10.0
+"""Seconds that a TLS handshake may take."""
+
 Listen = socket.socket | tuple[str, int]
 
 
@@ -35,14 +40,22 @@ class Gateway:
         self._server: asyncio.Server | None = None
         self._listening = ""
 
-    async def bind(self, listen: Listen) -> None:
-        """Take a bound socket, or a host and port, without listening yet. Raises OSError."""
-        loop = asyncio.get_running_loop()
+    async def bind(self, listen: Listen, tls: ssl.SSLContext | None = None) -> None:
+        """Take a bound socket, or a host and port, without listening yet; clients speak TLS if told so. Raises OSError."""
+        listening = partial(
+            asyncio.get_running_loop().create_server,
+            self._connection,
+            backlog=BACKLOG,
+            start_serving=False,
+            ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE if tls else None,
+            ssl_shutdown_timeout=FLUSH if tls else None,
+        )
         if isinstance(listen, socket.socket):
-            self._server = await loop.create_server(self._connection, sock=listen, backlog=BACKLOG, start_serving=False)
+            self._server = await listening(sock=listen)
         else:
             host, port = listen
-            self._server = await loop.create_server(self._connection, host, port, backlog=BACKLOG, start_serving=False)
+            self._server = await listening(host, port)
         name = self._server.sockets[0].getsockname()
         self._listening = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
 
@@ -52,9 +65,9 @@ class Gateway:
         if not self._plane.stopping:
             await self._server.start_serving()
 
-    async def start(self, listen: Listen) -> None:
+    async def start(self, listen: Listen, tls: ssl.SSLContext | None = None) -> None:
         """Bind, and accept at once. Raises OSError."""
-        await self.bind(listen)
+        await self.bind(listen, tls)
         await self.accept()
 
     async def stop(self, drain: float) -> None:

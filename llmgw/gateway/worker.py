@@ -21,6 +21,7 @@ from typing import cast
 from llmgw import __version__
 from llmgw.base.time import Clock
 from llmgw.gateway.server import Gateway, Listen
+from llmgw.gateway.tls import ServerTls
 from llmgw.runtime.backoff import Backoff
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.wire.errors import ProtocolError
@@ -46,6 +47,7 @@ async def run_worker(
     clock: Clock,
     rng: random.Random,
     stop: asyncio.Event,
+    tls: ServerTls | None = None,
 ) -> None:
     """Serve on `listen` by the tables that come from the socket `control`, until `stop` is set.
 
@@ -54,7 +56,7 @@ async def run_worker(
     gateway = Gateway(clock, rng)
     link = ControlLink(control, gateway, Backoff(RETRY_BASE, RETRY_MAXIMUM, rng))
     gateway.on_withdrawn_quiet(link.say_usage)
-    await gateway.bind(listen)
+    await gateway.bind(listen, tls.context if tls is not None else None)
     supervisor = Supervisor("worker")
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -74,6 +76,8 @@ async def run_worker(
             over.set_exception(error)
 
     supervisor.loop("control", link.run())
+    if tls is not None:
+        supervisor.loop("certificate", tls.follow())
     supervisor.job("accept", accept())
     supervisor.job("stop", stopped())
     supervisor.job("watch", supervisor.failure(), failed)
