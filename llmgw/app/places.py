@@ -1,10 +1,11 @@
-"""The places a server holds on this host: its state directory, its sockets and the gateway's port; and its settings."""
+"""The places a server or a router holds on this host: state directory, sockets, the gateway's port; and their settings."""
 
 import contextlib
 import fcntl
 import hashlib
 import os
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,24 +19,49 @@ from llmgw.agent import procfs
 from llmgw.agent.main import CannotStart
 from llmgw.agent.server import LONGEST_SOCKET_PATH
 from llmgw.app.worker import listening_socket
+from llmgw.fleet.static import StaticEndpoint
+from llmgw.gateway.tls import BadPair, ServerTls
 
 WORKER_MODULE = "llmgw.app.worker"
 
 
 @dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """What clients of the gateway are shown."""
+
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayProcesses:
+    """What the command line of a server and of a router says of the gateway's workers."""
+
+    listen: tuple[str, int]
+    state_dir: Path
+    workers: int
+    drain: float
+    log_level: str
+    tls: TlsFiles | None = None
+    endpoints: tuple[StaticEndpoint, ...] = ()
+    """What somebody else runs."""
+
+    def url(self, port: int) -> str:
+        """Return the gateway's own URL."""
+        return f"{'https' if self.tls else 'http'}://{url_host(self.listen[0])}:{port}/v1"
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """What the command line says."""
+    """What the command line of a server says."""
 
     cluster: Path
     worktree: bool
-    listen: tuple[str, int]
+    gateway: GatewayProcesses
     admin_listen: tuple[str, int] | None
     admin_socket: Path
     state_dir: Path
     store: str | None
-    workers: int
-    drain: float
-    log_level: str
     ephemeral: bool = False
     secrets_dir: Path | None = None
     remote: Remote | None = None
@@ -46,43 +72,59 @@ class ServerSettings:
     """Name of the secret by which webhooks are known."""
     forge: ForgeSettings | None = None
     """Where commit statuses are shown, if anywhere."""
+    router_secret: str | None = None
+    """Name of the secret by which routers on other hosts are known."""
 
 
-def default_state_dir() -> Path:
-    """Return where a control plane of this user keeps its state."""
+@dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """What the command line of a router says."""
+
+    gateway: GatewayProcesses
+    name: str
+    """What the control plane calls it; without a control plane of no use."""
+    controls: tuple[str, ...] = ()
+    """Admin URLs of the control planes it follows; without any it has its static endpoints alone."""
+    router_secret: str = ""
+    secrets_dir: Path | None = None
+
+
+def default_state_dir(program: str = "server") -> Path:
+    """Return where a control plane, or another program, of this user keeps its state."""
     if os.geteuid() == 0:
-        return Path("/var/lib/llmgw/server")
+        return Path("/var/lib/llmgw") / program
     state = os.environ.get("XDG_STATE_HOME")
-    return (Path(state) if state else Path.home() / ".local/state") / "llmgw/server"
+    return (Path(state) if state else Path.home() / ".local/state") / "llmgw" / program
 
 
 @contextlib.contextmanager
-def held_state_dir(settings: ServerSettings) -> Iterator[None]:
-    """Hold the state directory for as long as the server runs."""
-    for path in (settings.admin_socket, workers_socket(settings)):
+def held_state_dir(state_dir: Path, admin_socket: Path | None, program: str = "server") -> Iterator[None]:
+    """Hold the state directory for as long as the server, or the router, runs. Raises CannotStart."""
+    for path in (*([admin_socket] if admin_socket else []), workers_socket(state_dir)):
         size = len(str(path).encode())
         if size > LONGEST_SOCKET_PATH:
             raise CannotStart(
                 f"socket path {path} has {size} bytes, at most {LONGEST_SOCKET_PATH} will do; "
-                "choose a shorter --state-dir (or --admin-socket)"
+                f"choose a shorter --state-dir{' (or --admin-socket)' if admin_socket else ''}"
             )
     lock: IO[str] | None = None
     try:
         try:
-            settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-            settings.admin_socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            lock = (settings.state_dir / "lock").open("a+")
+            state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if admin_socket is not None:
+                admin_socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = (state_dir / "lock").open("a+")
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             assert lock is not None
             lock.seek(0)
             holder = lock.read().strip() or "?"
             raise CannotStart(
-                f"another llmgw server (pid {holder}) uses {settings.state_dir}; stop it, or give this one another --state-dir"
+                f"another llmgw {program} (pid {holder}) uses {state_dir}; stop it, or give this one another --state-dir"
             ) from error
         except OSError as error:
             raise CannotStart(
-                f"cannot write {settings.state_dir}: {why(error)}; choose another place with --state-dir"
+                f"cannot write {state_dir}: {why(error)}; choose another place with --state-dir"
             ) from error
         lock.truncate(0)
         lock.write(str(os.getpid()))
@@ -94,15 +136,15 @@ def held_state_dir(settings: ServerSettings) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reserved_port(settings: ServerSettings) -> Iterator[int]:
+def reserved_port(listen: tuple[str, int], state_dir: Path) -> Iterator[int]:
     """Hold the gateway's address without listening, so that a second server cannot share it unnoticed.
 
     Workers bind it with `SO_REUSEPORT`; so would another server's, and the kernel would split the traffic silently. So it
     must first be free for a plain bind, or held by workers that an earlier control plane of this state directory left.
     """
-    host, port = settings.listen
+    host, port = listen
     try:
-        if port and not set(procfs.listeners(port)) & set(left_workers(settings)):
+        if port and not set(procfs.listeners(port)) & set(left_workers(state_dir)):
             with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind((host, port))
@@ -117,9 +159,31 @@ def reserved_port(settings: ServerSettings) -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-def left_workers(settings: ServerSettings) -> list[int]:
+def check_tls(files: TlsFiles | None) -> None:
+    """See that there is a certificate to show, before any worker is started. Raises CannotStart."""
+    if files is not None:
+        try:
+            ServerTls(files.certificate, files.key)
+        except BadPair as error:
+            raise CannotStart(str(error)) from error
+
+
+def worker_command(processes: GatewayProcesses, port: int) -> list[str]:
+    """Return what starts one worker."""
+    command = [
+        *(sys.executable, "-m", WORKER_MODULE),
+        *("--host", processes.listen[0], "--port", str(port)),
+        *("--control", str(workers_socket(processes.state_dir))),
+        *("--drain", str(processes.drain), "--log-level", processes.log_level),
+    ]
+    if processes.tls is not None:
+        command += ["--tls-cert", str(processes.tls.certificate), "--tls-key", str(processes.tls.key)]
+    return command
+
+
+def left_workers(state_dir: Path) -> list[int]:
     """Return the workers that earlier control planes of this state directory, which is locked, have left running."""
-    mark = ["--control", str(workers_socket(settings))]
+    mark = ["--control", str(workers_socket(state_dir))]
     found = []
     for stat in procfs.processes():
         arguments = procfs.arguments_of(stat.pid) if stat.state not in ("Z", "X") else []
@@ -145,9 +209,9 @@ def tunnels_dir(state_dir: Path, below: int) -> Path:
     return short
 
 
-def workers_socket(settings: ServerSettings) -> Path:
+def workers_socket(state_dir: Path) -> Path:
     """Return where gateway workers find the control plane."""
-    return settings.state_dir / "workers.sock"
+    return state_dir / "workers.sock"
 
 
 def url_host(host: str) -> str:

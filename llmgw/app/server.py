@@ -10,8 +10,6 @@ import logging
 import os
 import random
 import shutil
-import signal
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,17 +25,18 @@ from llmgw.adapters.sql_store import SqlStore
 from llmgw.agent.lineage import end_with_parent
 from llmgw.agent.main import ROOTS_SOCKET, CannotStart, default_socket
 from llmgw.app.places import (
-    WORKER_MODULE,
     ServerSettings,
+    check_tls,
     held_state_dir,
     is_loopback,
     left_workers,
     reserved_port,
     tunnels_dir,
-    url_host,
     why,
+    worker_command,
     workers_socket,
 )
+from llmgw.app.stopping import heed_signals
 from llmgw.base.ids import OwnerId
 from llmgw.catalog.compile import Compiler
 from llmgw.catalog.source import SourceTree
@@ -48,6 +47,7 @@ from llmgw.control.applying import ApplyApi, adoption_row
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs, CatalogState, compile_in_thread
 from llmgw.control.commit_status import Statuses
+from llmgw.control.gateways import Gateways
 from llmgw.control.hooks import SourceRoutes
 from llmgw.control.leadership import Leadership
 from llmgw.control.operator import OperatorApi
@@ -77,7 +77,12 @@ KEEP_AGAIN = 10.0
 
 def run_server(settings: ServerSettings) -> None:
     """Run until SIGTERM or SIGINT. Raises CannotStart."""
-    with held_state_dir(settings), reserved_port(settings) as port:
+    gateway = settings.gateway
+    check_tls(gateway.tls)
+    with (
+        held_state_dir(settings.state_dir, settings.admin_socket),
+        reserved_port(gateway.listen, settings.state_dir) as port,
+    ):
         try:
             server = _Server(settings, port)
         except StoreUnavailable as error:
@@ -112,14 +117,15 @@ class _Server:
         self._sessions = Sessions(self._link, self._book, rng, self._secrets, self._silence)
         self._leadership = Leadership(self._store, OwnerId(self._ids.new()), self._wake)
         self._workers = self._gateway_workers()
+        self._gateways = Gateways(self._workers, settings.gateway.endpoints)
         self._acts = Acts(self._store, self._store, self._clock)
         self._reconciler = Reconciler(
             self._catalogs,
             self._book,
             self._sessions,
             self._leadership,
-            self._workers,
-            self._workers,
+            self._gateways,
+            self._gateways,
             self._acts,
             self._store,
             self._clock,
@@ -136,14 +142,14 @@ class _Server:
         self._tasks = Supervisor("server")
 
     def _gateway_workers(self) -> Workers:
-        settings = self._settings
+        gateway = self._settings.gateway
         return Workers(
-            command=self._worker_command(),
-            wanted=settings.workers,
-            socket=workers_socket(settings),
+            command=worker_command(gateway, self._port),
+            wanted=gateway.workers,
+            socket=workers_socket(gateway.state_dir),
             clock=self._clock,
             changed=self._wake,
-            survivors=lambda: left_workers(settings),
+            survivors=lambda: left_workers(gateway.state_dir),
         )
 
     def _admin_api(self) -> AdminApi:
@@ -177,8 +183,7 @@ class _Server:
         if self._settings.ephemeral:
             end_with_parent()
         stopping = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal, stopping)
+        heed_signals(stopping, self._workers, self._settings.gateway.drain)
         crashed = True
         try:
             await self._open_store()
@@ -211,20 +216,9 @@ class _Server:
                 # as after SIGKILL: workers serve on by their last table, and the next control plane takes them over
                 await self._workers.abandon()
             else:
-                await self._workers.stop(self._settings.drain)
+                await self._workers.stop(self._settings.gateway.drain)
             await self._sessions.stop()
             await self._store.close()
-
-    def _on_signal(self, stopping: asyncio.Event) -> None:
-        if stopping.is_set():
-            log.warning("told to stop a second time; streams that still run are cut")
-            for pid in self._workers.pids:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        else:
-            limit = self._settings.drain
-            log.info("stopping; running requests may take up to %.0f s; a second signal cuts them", limit)
-        stopping.set()
 
     async def _open_store(self) -> None:
         try:
@@ -326,9 +320,9 @@ class _Server:
             await holding.newer(version)
 
     def _announce(self) -> None:
-        host, _ = self._settings.listen
+        gateway = self._settings.gateway
         catalog = self._catalogs.state.value.catalog
-        for option, address in (("--listen", self._settings.listen), ("--admin-listen", self._settings.admin_listen)):
+        for option, address in (("--listen", gateway.listen), ("--admin-listen", self._settings.admin_listen)):
             if address is not None and not is_loopback(address[0]):
                 log.warning(
                     "anybody who reaches this address may use it: there are no keys yet", extra={option: address[0]}
@@ -336,7 +330,7 @@ class _Server:
         log.info(
             "serving",
             extra={
-                "openai": f"http://{url_host(host)}:{self._port}/v1",
+                "openai": gateway.url(self._port),
                 "admin": self._settings.admin_socket,
                 "cluster": catalog.cluster.name if catalog is not None else "nothing is in force yet",
                 "source": self._source.describe(),
@@ -379,13 +373,12 @@ class _Server:
         return silence_limit(catalog.cluster.control.unreachable_after) if catalog is not None else SILENCE
 
     def _status(self) -> dict[str, Any]:
-        host, _ = self._settings.listen
         alarms = (self._workers.trouble, self._leadership.trouble, *self._sessions.alarms, *self._reconciler.alarms)
         control = Control(
             version=__version__,
             pid=os.getpid(),
             source=self._source.describe(),
-            listen=f"http://{url_host(host)}:{self._port}/v1",
+            listen=self._settings.gateway.url(self._port),
             admin_socket=str(self._settings.admin_socket),
             leading=self._leadership.epoch is not None,
             epoch=self._leadership.epoch,
@@ -396,15 +389,6 @@ class _Server:
         snapshot = self._reconciler.snapshot()
         shown = status(control, self._catalogs.state.value, snapshot, self._reconciler.last, self._clock.now())
         return {**shown, **adoption_row(self._adoption, self._catalogs, self._clock)}
-
-    def _worker_command(self) -> list[str]:
-        host, _ = self._settings.listen
-        return [
-            *(sys.executable, "-m", WORKER_MODULE),
-            *("--host", host, "--port", str(self._port)),
-            *("--control", str(workers_socket(self._settings))),
-            *("--drain", str(self._settings.drain), "--log-level", self._settings.log_level),
-        ]
 
 
 def _source(settings: ServerSettings, clock: SystemClock, secret: Callable[[str], str | None]) -> TreeSource:

@@ -17,7 +17,20 @@ from typer.exceptions import Abort, TyperException
 from llmgw.cli.changing import COMMANDS as CHANGING
 from llmgw.cli.node_commands import node_check, node_install
 from llmgw.cli.operating import COMMANDS as OPERATING
-from llmgw.cli.options import Json, Server
+from llmgw.cli.options import (
+    Drain,
+    Json,
+    Listen,
+    LogLevel,
+    RouterSecret,
+    SecretsDir,
+    Server,
+    StateDir,
+    StaticEndpoints,
+    TlsCert,
+    TlsKey,
+    Workers,
+)
 from llmgw.cli.outcomes import (
     FAILED,
     GUARDED,
@@ -32,6 +45,7 @@ from llmgw.cli.outcomes import (
     WrongUsage,
 )
 from llmgw.cli.revision_commands import COMMANDS as REVISIONS
+from llmgw.cli.router import router
 
 app = typer.Typer(
     name="llmgw",
@@ -50,7 +64,6 @@ app.add_typer(node, name="node")
 
 
 Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The cluster directory.")]
-LogLevel = Annotated[str, typer.Option("--log-level", envvar="LLMGW_LOG_LEVEL", help="debug, info, warning or error.")]
 
 
 @app.command()
@@ -64,27 +77,24 @@ def server(
     worktree: Annotated[
         bool, typer.Option("--worktree", envvar="LLMGW_WORKTREE", help="Follow the files instead of the commits.")
     ] = False,
-    listen: Annotated[str, typer.Option(envvar="LLMGW_LISTEN", help="Address of the gateway.")] = "127.0.0.1:8080",
+    listen: Listen = "127.0.0.1:8080",
     admin_listen: Annotated[
         str | None, typer.Option(envvar="LLMGW_ADMIN_LISTEN", help="TCP address of the admin API, besides its socket.")
     ] = None,
     admin_socket: Annotated[
         Path | None, typer.Option(envvar="LLMGW_ADMIN_SOCKET", help="Unix socket of the admin API.")
     ] = None,
-    state_dir: Annotated[Path | None, typer.Option(envvar="LLMGW_STATE_DIR", help="Directory for state.")] = None,
-    secrets_dir: Annotated[
-        Path | None,
-        typer.Option(
-            envvar="LLMGW_SECRETS_DIR", help="Directory of secrets, one file each, readable by this user only."
-        ),
-    ] = None,
+    state_dir: StateDir = None,
+    secrets_dir: SecretsDir = None,
     store: Annotated[
         str | None, typer.Option(envvar="LLMGW_STORE", help="Database URL; default is SQLite in the state directory.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, envvar="LLMGW_WORKERS", help="Gateway worker processes.")] = 1,
-    drain: Annotated[
-        float, typer.Option(min=0, envvar="LLMGW_DRAIN", help="Seconds that streams may take to finish at a stop.")
-    ] = 30.0,
+    workers: Workers = 1,
+    drain: Drain = 30.0,
+    endpoint: StaticEndpoints = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    router_secret: RouterSecret = None,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="End with the parent process.")] = False,
     git: Annotated[
         str | None,
@@ -133,20 +143,17 @@ def server(
 ) -> None:
     """Run the control plane and its gateway, following a cluster directory."""
     from llmgw.cli.following import forge_of, remote_of
-    from llmgw.cli.running import serve
+    from llmgw.cli.running import processes_of, serve
 
     serve(
+        processes_of("server", listen, state_dir, workers, drain, log_level, endpoint, tls_cert, tls_key),
         cluster=cluster_option or cluster,
         worktree=worktree,
-        listen=listen,
         admin_listen=admin_listen,
         admin_socket=admin_socket,
-        state_dir=state_dir,
         secrets_dir=secrets_dir,
         store=store,
-        workers=workers,
-        drain=drain,
-        log_level=log_level,
+        router_secret=router_secret,
         ephemeral=ephemeral,
         remote=remote_of(git, branch, path, git_secret, git_user, git_known_hosts, git_ca, allow_file=git_allow_file),
         path=path,
@@ -338,7 +345,7 @@ def doctor(
         Path, typer.Argument(metavar="[DIR]", envvar="LLMGW_CLUSTER", help="The cluster directory.")
     ] = Path(),
     listen: Annotated[str, typer.Option(envvar="LLMGW_LISTEN", help="Address of the gateway.")] = "127.0.0.1:8080",
-    state_dir: Annotated[Path | None, typer.Option(envvar="LLMGW_STATE_DIR", help="Directory for state.")] = None,
+    state_dir: StateDir = None,
     server: Server = "",
     as_json: Json = False,
 ) -> None:
@@ -348,7 +355,7 @@ def doctor(
     examine(directory, listen, state_dir, server, as_json=as_json)
 
 
-for command in (*OPERATING, *CHANGING, *REVISIONS):
+for command in (router, *OPERATING, *CHANGING, *REVISIONS):
     app.command()(command)
 node.command("install")(node_install)
 node.command("check")(node_check)

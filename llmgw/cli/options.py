@@ -1,5 +1,6 @@
 """Options that several commands share."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,3 +15,52 @@ Server = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+LogLevel = Annotated[str, typer.Option("--log-level", envvar="LLMGW_LOG_LEVEL", help="debug, info, warning or error.")]
+
+# of what runs a gateway
+Listen = Annotated[str, typer.Option("--listen", envvar="LLMGW_LISTEN", help="Address of the gateway.")]
+Workers = Annotated[
+    int,
+    typer.Option("--workers", min=1, envvar="LLMGW_WORKERS", help="Gateway worker processes, which share its port."),
+]
+Drain = Annotated[
+    float,
+    typer.Option("--drain", min=0, envvar="LLMGW_DRAIN", help="Seconds that streams may take to finish at a stop."),
+]
+StaticEndpoints = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--endpoint",
+        envvar="LLMGW_ENDPOINT",
+        metavar="ID=URL=MODEL[,MODEL]",
+        help="An engine that somebody else runs, and its models. Repeat it for more; in the environment, put spaces between.",
+        show_default=False,
+    ),
+]
+TlsCert = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", envvar="LLMGW_TLS_CERT", metavar="FILE", help="Serve https with this PEM chain."),
+]
+TlsKey = Annotated[
+    Path | None,
+    typer.Option("--tls-key", envvar="LLMGW_TLS_KEY", metavar="FILE", help="The PEM key that goes with it."),
+]
+StateDir = Annotated[Path | None, typer.Option("--state-dir", envvar="LLMGW_STATE_DIR", help="Directory for state.")]
+SecretsDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--secrets-dir",
+        envvar="LLMGW_SECRETS_DIR",
+        help="Directory of secrets, one file each, readable by this user only.",
+    ),
+]
+RouterSecret = Annotated[
+    str | None,
+    typer.Option(
+        "--router-secret",
+        envvar="LLMGW_ROUTER_SECRET",
+        metavar="NAME",
+        help="Secret by which routers on other hosts (llmgw router --control) and this server know each other.",
+    ),
+]

@@ -10,6 +10,7 @@ from llmgw.cli.outcomes import Failed, WrongUsage
 if TYPE_CHECKING:
     from llmgw.adapters.forge_status import ForgeSettings
     from llmgw.adapters.git_remote import Remote
+    from llmgw.app.places import GatewayProcesses
 
 
 def address(text: str, option: str) -> tuple[str, int]:
@@ -20,58 +21,92 @@ def address(text: str, option: str) -> tuple[str, int]:
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
-def serve(
-    *,
-    cluster: Path,
-    worktree: bool,
+def processes_of(
+    program: str,
     listen: str,
-    admin_listen: str | None,
-    admin_socket: Path | None,
     state_dir: Path | None,
-    store: str | None,
     workers: int,
     drain: float,
     log_level: str,
+    endpoints: list[str] | None,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+) -> "GatewayProcesses":
+    """Return what was said of the gateway's workers. A router has a state directory a port. Raises WrongUsage."""
+    from llmgw.app.places import GatewayProcesses, TlsFiles, default_state_dir
+    from llmgw.fleet.static import static_endpoints
+
+    where = address(listen, "--listen")
+    try:
+        static = static_endpoints(endpoints or ())
+    except ValueError as error:
+        raise WrongUsage(f"--endpoint: {error}") from error
+    if (tls_cert is None) != (tls_key is None):
+        missing = "--tls-key" if tls_key is None else "--tls-cert"
+        raise WrongUsage(f"--tls-cert and --tls-key go together; name the other one with {missing}")
+    default = default_state_dir(program)
+    return GatewayProcesses(
+        listen=where,
+        state_dir=(state_dir or (default / str(where[1]) if program == "router" else default)).absolute(),
+        workers=workers,
+        drain=drain,
+        log_level=_level(log_level),
+        tls=TlsFiles(tls_cert.absolute(), tls_key.absolute()) if tls_cert and tls_key else None,
+        endpoints=static,
+    )
+
+
+def serve(
+    gateway: "GatewayProcesses",
+    *,
+    cluster: Path,
+    worktree: bool,
+    admin_listen: str | None,
+    admin_socket: Path | None,
+    store: str | None,
     ephemeral: bool,
     secrets_dir: Path | None = None,
     remote: "Remote | None",
     path: str,
     hook_secret: str | None,
     forge: "ForgeSettings | None",
+    router_secret: str | None,
 ) -> None:
     """Run the control plane."""
     from llmgw.app.logs import configure
-    from llmgw.app.places import ServerSettings, default_state_dir
+    from llmgw.app.places import ServerSettings
     from llmgw.app.server import run_server
 
-    if secrets_dir is not None and not secrets_dir.is_dir():
-        raise Failed(f"there is no directory {secrets_dir}; create it (mode 0700), or name another with --secrets-dir")
     if remote is not None and worktree:
         raise WrongUsage("--git and --worktree exclude each other: a mirror has no files; leave one of them out")
-    directory = (state_dir or default_state_dir()).absolute()
     settings = ServerSettings(
         cluster=cluster.absolute(),
         worktree=worktree,
-        listen=address(listen, "--listen"),
+        gateway=gateway,
         admin_listen=address(admin_listen, "--admin-listen") if admin_listen else None,
-        admin_socket=(admin_socket or directory / "admin.sock").absolute(),
-        state_dir=directory,
+        admin_socket=(admin_socket or gateway.state_dir / "admin.sock").absolute(),
+        state_dir=gateway.state_dir,
         store=store,
-        workers=workers,
-        drain=drain,
-        log_level=_level(log_level),
         ephemeral=ephemeral,
-        secrets_dir=secrets_dir.absolute() if secrets_dir else None,
+        secrets_dir=known_directory(secrets_dir),
         remote=remote,
         path=path,
         hook_secret=hook_secret,
         forge=forge,
+        router_secret=router_secret,
     )
-    configure("server", log_level)
+    configure("server", gateway.log_level)
     try:
         run_server(settings)
     except CannotStart as error:
         raise Failed(str(error)) from error
+
+
+def known_directory(secrets_dir: Path | None) -> Path | None:
+    """Return where secrets lie. Raises Failed if there is no such directory."""
+    if secrets_dir is not None and not secrets_dir.is_dir():
+        raise Failed(f"there is no directory {secrets_dir}; create it (mode 0700), or name another with --secrets-dir")
+    return secrets_dir.absolute() if secrets_dir else None
 
 
 def run_node_agent(
