@@ -214,6 +214,14 @@ def workers_socket(state_dir: Path) -> Path:
     return state_dir / "workers.sock"
 
 
+def network_id() -> str:
+    """Return what is the same for processes that reach each other's loopback; empty if that cannot be told."""
+    try:
+        return f"{procfs.boot_id()}/{Path('/proc/self/ns/net').stat().st_ino}"
+    except OSError:
+        return ""
+
+
 def url_host(host: str) -> str:
     """Return the host as a URL takes it; every address is shown as loopback, which is one of them."""
     if host in ("0.0.0.0", "::", ""):

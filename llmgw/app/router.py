@@ -1,55 +1,90 @@
-"""A router's composition root: the gateway's workers without a control plane of their own.
+"""A router's composition root: the gateway's workers without a cluster directory of their own.
 
-It is the server's own supervision of workers with a table from elsewhere. So its workers, too, outlive it when it is
-killed, and the next router of the same state directory takes them over.
+It is the server's own supervision of workers with a table from elsewhere: a list of endpoints, or what a control plane on
+another host sends. So its workers, too, outlive it when it is killed, and the next router of the same state directory
+takes them over; one that is replaced gets the newest table at once, whether or not a control plane answers.
 """
 
 import asyncio
 import logging
+import os
+import random
 
+from llmgw import __version__
+from llmgw.adapters.control_stream import ControlStream
+from llmgw.adapters.secrets import Secrets
+from llmgw.agent.main import CannotStart
 from llmgw.app.places import (
     RouterSettings,
     check_tls,
     held_state_dir,
     is_loopback,
     left_workers,
+    network_id,
     reserved_port,
     worker_command,
     workers_socket,
 )
 from llmgw.app.stopping import heed_signals
+from llmgw.control.counting import passed_on
 from llmgw.control.workers import Workers
-from llmgw.fleet.static import static_table
-from llmgw.runtime.clock import SystemClock
-from llmgw.runtime.supervisor import first_of
+from llmgw.fleet.static import static_table, with_static
+from llmgw.fleet.table import EndpointTable
+from llmgw.runtime.backoff import Backoff
+from llmgw.runtime.clock import RandomIds, SystemClock
+from llmgw.runtime.supervisor import Supervisor, first_of
+from llmgw.wire.messages import PROTOCOL, RouterHello, WorkerUsage
 
 log = logging.getLogger(__name__)
+
+RETRY_BASE = 0.2
+RETRY_MAXIMUM = 5.0
+"""Seconds between two tries to reach a control plane."""
 
 
 def run_router(settings: RouterSettings) -> None:
     """Run until SIGTERM or SIGINT. Raises CannotStart."""
     gateway = settings.gateway
     check_tls(gateway.tls)
+    secrets = Secrets(os.environ, settings.secrets_dir)
+    if settings.controls and not secrets.get(settings.router_secret):
+        name = settings.router_secret
+        raise CannotStart(
+            f"there is no secret {name}: set LLMGW_SECRET_{name.upper().replace('-', '_')}, or put a file {name} "
+            "(mode 0600) into --secrets-dir"
+        )
     with (
         held_state_dir(gateway.state_dir, None, "router"),
         reserved_port(gateway.listen, gateway.state_dir) as port,
     ):
-        asyncio.run(_Router(settings, port).run())
+        asyncio.run(_Router(settings, secrets, port).run())
 
 
 class _Router:
     """All objects of one router."""
 
-    def __init__(self, settings: RouterSettings, port: int) -> None:
+    def __init__(self, settings: RouterSettings, secrets: Secrets, port: int) -> None:
         gateway = settings.gateway
         self._settings = settings
-        self._port = port
+        self._url = gateway.url(port)
+        self._clock = SystemClock()
+        self._run = RandomIds().new()
+        self._network = network_id()
+        self._tasks = Supervisor("router")
+        self._stream = ControlStream(
+            settings.controls,
+            lambda: secrets.get(settings.router_secret),
+            self._hello,
+            self._take,
+            self._usage,
+            Backoff(RETRY_BASE, RETRY_MAXIMUM, random.Random(os.urandom(16))),
+        )
         self._workers = Workers(
             command=worker_command(gateway, port),
             wanted=gateway.workers,
             socket=workers_socket(gateway.state_dir),
-            clock=SystemClock(),
-            changed=lambda: None,
+            clock=self._clock,
+            changed=self._stream.say_usage,
             survivors=lambda: left_workers(gateway.state_dir),
         )
 
@@ -59,15 +94,39 @@ class _Router:
         crashed = True
         try:
             await self._workers.start()
-            self._workers.publish(static_table(self._settings.gateway.endpoints), settled=True)
+            if self._settings.controls:
+                self._tasks.loop("control", self._stream.run())
+            else:
+                self._workers.publish(static_table(self._settings.gateway.endpoints), settled=True)
             self._announce()
-            await first_of(stopping.wait(), self._workers.failure())
+            await first_of(stopping.wait(), self._tasks.failure(), self._workers.failure())
             crashed = False
         finally:
             if crashed:
                 await self._workers.abandon()
             else:
-                await self._workers.stop(self._settings.gateway.drain)
+                await self._workers.stop(self._settings.gateway.drain)  # what is in flight is told until it has ended
+                if self._settings.controls:
+                    await self._stream.leave()
+            await self._tasks.stop()
+
+    def _hello(self) -> RouterHello:
+        return RouterHello(
+            PROTOCOL,
+            __version__,
+            self._settings.name,
+            self._run,
+            self._url,
+            self._network,
+            self._workers.version,
+        )
+
+    def _take(self, table: EndpointTable) -> None:
+        self._workers.publish(with_static(table, self._settings.gateway.endpoints), settled=True)
+
+    def _usage(self) -> WorkerUsage:
+        workers = self._workers
+        return passed_on(workers.usage(), workers.version, workers.requests, self._clock.now())
 
     def _announce(self) -> None:
         gateway = self._settings.gateway
@@ -76,4 +135,7 @@ class _Router:
                 "anybody who reaches this address may use it: there are no keys yet",
                 extra={"--listen": gateway.listen[0]},
             )
-        log.info("serving", extra={"openai": gateway.url(self._port), "endpoints": len(gateway.endpoints)})
+        fields = {"openai": self._url, "endpoints": len(gateway.endpoints)}
+        if self._settings.controls:
+            fields |= {"router": self._settings.name, "controls": ",".join(self._settings.controls)}
+        log.info("serving", extra=fields)

@@ -30,6 +30,7 @@ from llmgw.app.places import (
     held_state_dir,
     is_loopback,
     left_workers,
+    network_id,
     reserved_port,
     tunnels_dir,
     why,
@@ -54,6 +55,7 @@ from llmgw.control.operator import OperatorApi
 from llmgw.control.plan_api import PlanApi
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.revisions import Progress, progress
+from llmgw.control.routers import Routers
 from llmgw.control.sessions import SILENCE, Sessions, silence_limit
 from llmgw.control.status import Control, status
 from llmgw.control.workers import Workers
@@ -117,7 +119,15 @@ class _Server:
         self._sessions = Sessions(self._link, self._book, rng, self._secrets, self._silence)
         self._leadership = Leadership(self._store, OwnerId(self._ids.new()), self._wake)
         self._workers = self._gateway_workers()
-        self._gateways = Gateways(self._workers, settings.gateway.endpoints)
+        self._routers = Routers(
+            secret=self._router_secret,
+            clock=self._clock,
+            changed=self._wake,
+            kept=settings.state_dir / "routers.json",
+            network=network_id(),
+            events=self._store,
+        )
+        self._gateways = Gateways(self._workers, self._routers, self._clock, settings.gateway.endpoints)
         self._acts = Acts(self._store, self._store, self._clock)
         self._reconciler = Reconciler(
             self._catalogs,
@@ -175,6 +185,7 @@ class _Server:
             plans,
             (
                 *SourceRoutes(self._catalogs.hint, self._catalogs.permit, self._hook_secret, self._clock).routes(),
+                *self._routers.routes(),
                 *ApplyApi(self._adoption, plans, self._reconciler, self._clock).routes(),
             ),
         )
@@ -210,6 +221,7 @@ class _Server:
             raise
         finally:
             await self._tasks.stop()
+            await self._routers.stop()
             await self._admin.stop()
             await self._leadership.release()
             if crashed:
@@ -273,6 +285,7 @@ class _Server:
                 f"cannot listen on {self._settings.admin_socket}{' or ' + where if where else ''}: {why(error)}; "
                 "choose another place with --admin-socket or --admin-listen"
             ) from error
+        self._routers.load()
         await self._workers.start()
 
     async def _keep_last_tree(self) -> None:
@@ -351,6 +364,9 @@ class _Server:
     def _hook_secret(self) -> str | None:
         return self._secrets.get(self._settings.hook_secret) if self._settings.hook_secret else None
 
+    def _router_secret(self) -> str | None:
+        return self._secrets.get(self._settings.router_secret) if self._settings.router_secret else None
+
     def _wake(self) -> None:
         self._reconciler.wake()
 
@@ -373,7 +389,13 @@ class _Server:
         return silence_limit(catalog.cluster.control.unreachable_after) if catalog is not None else SILENCE
 
     def _status(self) -> dict[str, Any]:
-        alarms = (self._workers.trouble, self._leadership.trouble, *self._sessions.alarms, *self._reconciler.alarms)
+        alarms = (
+            self._workers.trouble,
+            *self._routers.alarms,
+            self._leadership.trouble,
+            *self._sessions.alarms,
+            *self._reconciler.alarms,
+        )
         control = Control(
             version=__version__,
             pid=os.getpid(),
@@ -383,6 +405,8 @@ class _Server:
             leading=self._leadership.epoch is not None,
             epoch=self._leadership.epoch,
             workers=tuple(self._workers.pids),
+            routers=tuple(self._routers.rows()),
+            router_notices=self._routers.notices,
             alarms=tuple(alarm for alarm in alarms if alarm),
             notices=self._notices(),
         )

@@ -50,13 +50,17 @@ def take_back(target: str, server: str, *, as_json: bool) -> None:
         print("\n".join(f"taken back: {act_line(one)}" for one in shown["acts"]))
 
 
-def forget_node(target: str, reason: str, server: str, *, as_json: bool) -> None:
-    """Give up a node, and say what it may still run."""
+def forget_target(target: str, reason: str, server: str, *, as_json: bool) -> None:
+    """Give up a node or a router, and say what the node may still run."""
     kind, _, name = target.partition("/")
-    if kind != "node" or not name:
-        raise WrongUsage(f"{target!r} is no node; write node/NAME")
+    if kind not in ("node", "router") or not name:
+        raise WrongUsage(f"{target!r} is no node or router; write node/NAME or router/NAME")
     if not reason:
         raise WrongUsage(f"say why, for whoever reads it later: llmgw forget {target} --reason TEXT")
+    if kind == "router":
+        gone = ask(server, "POST", "/v1/routers/forget", {"router": name, "reason": reason, "by": _me()})
+        print(json.dumps(gone, indent=2) if as_json else f"{target} is forgotten ({reason})")
+        return
     shown = ask(server, "POST", "/v1/forget", {"node": name, "reason": reason, "by": _me()})
     if as_json:
         print(json.dumps(shown, indent=2))

@@ -62,15 +62,15 @@ def restart(
 
 
 def forget(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="node/NAME.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="node/NAME or router/NAME.")],
     reason: Reason = "",
     server: Server = "",
     as_json: Json = False,
 ) -> None:
-    """Give up a node that left the cluster directory and will never answer again."""
-    from llmgw.cli.acts import forget_node
+    """Give up a node that left the cluster directory, or a router, that will never answer again."""
+    from llmgw.cli.acts import forget_target
 
-    forget_node(target, reason, server, as_json=as_json)
+    forget_target(target, reason, server, as_json=as_json)
 
 
 def get(

@@ -57,6 +57,7 @@ def _troubles(shown: dict[str, Any]) -> list[str]:
     if source["failed"]:
         said.append(f"! source: {source['state']}: {source['failed']}; {_short(source['in_force'])} stays in force")
     said += [f"! source: {notice}" for notice in source["notices"]]
+    said += [f"! {notice}" for notice in shown["control"]["router_notices"]]
     said += revision_troubles(shown)
     of_nodes = []
     for node in shown["nodes"]:
@@ -82,8 +83,12 @@ def _head(shown: dict[str, Any]) -> list[str]:
     since = f" for {age(source['age'])}" if source["age"] is not None else ""
     signed = f", verified: {source['verified_by']}" if source["verified_by"] else ""
     subject = f" ({source['subject']})" if source["subject"] else ""
+    gateways = f"{len(control['workers'])} worker(s)"
+    if control["routers"]:
+        away = sum(one["connected_since"] is None for one in control["routers"])
+        gateways += f", {len(control['routers'])} router(s) elsewhere" + (f" ({away} not connected)" if away else "")
     return [
-        f"llmgw {control['version']} at {control['listen']}, {leading}, {len(control['workers'])} worker(s)",
+        f"llmgw {control['version']} at {control['listen']}, {leading}, {gateways}",
         f"revision {_short(source['in_force'])}{subject} in force{since}{signed}, from {source['place']}",
         f"{ready} of {wanted} replicas ready, {models} model(s), {reporting} of {len(shown['nodes'])} node(s) answer",
     ]

@@ -5,6 +5,9 @@ What is not planned is added here, behind the plan and its check: static endpoin
 
 from dataclasses import dataclass
 
+from llmgw.base.time import Clock
+from llmgw.control.counting import joined
+from llmgw.control.routers import Routers
 from llmgw.control.workers import Workers
 from llmgw.fleet.static import StaticEndpoint, with_static
 from llmgw.fleet.table import EndpointTable
@@ -13,15 +16,21 @@ from llmgw.fleet.usage import UsageView
 
 @dataclass(frozen=True, slots=True)
 class Gateways:
-    """Its own workers. Implements `EndpointSink` and `UsageSource`."""
+    """Its own workers, and routers on other hosts. Implements `EndpointSink` and `UsageSource`."""
 
     workers: Workers
+    routers: Routers
+    clock: Clock
     static: tuple[StaticEndpoint, ...] = ()
 
     def publish(self, table: EndpointTable, *, settled: bool) -> None:
         """Give the table to all of them, with the static endpoints in it."""
-        self.workers.publish(with_static(table, self.static), settled=settled)
+        whole = with_static(table, self.static)
+        self.workers.publish(whole, settled=settled)
+        self.routers.publish(whole, settled=settled)
 
     def usage(self) -> UsageView:
         """Return what all of them together have in flight."""
-        return self.workers.usage()
+        own = self.workers.words()  # without any, nothing is known, whatever routers say
+        words = [*own, *self.routers.words()] if own else []
+        return joined(words, self.workers.version or None, self.clock.now())

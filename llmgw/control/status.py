@@ -34,6 +34,9 @@ class Control:
     alarms: tuple[str, ...]
     notices: tuple[str, ...] = ()
     """What a person should know of how the source is followed."""
+    routers: tuple[dict[str, Any], ...] = ()
+    router_notices: tuple[str, ...] = ()
+    """What a person should know of routers on other hosts."""
 
 
 def status(
@@ -53,6 +56,8 @@ def status(
             "epoch": control.epoch,
             "workers": list(control.workers),
             "workers_current": snapshot is not None and snapshot.usage.current,
+            "routers": list(control.routers),
+            "router_notices": list(control.router_notices),
             "alarms": list(control.alarms),
         },
         "overview": overview(snapshot, last) if snapshot is not None else None,

@@ -5,9 +5,8 @@ The next one finds them by that socket's path in their command line, lets them s
 starts fresh workers on the same port (`SO_REUSEPORT`), and only then tells the old ones to finish: their streams run on. So
 workers are no asyncio subprocesses, whose transport would kill them with the event loop.
 
-Usage fails closed: as long as any living worker has not said that it goes by the newest table, what it may have in
-flight is unknown, and nothing that needs quiet goes on. A worker that says nothing for long is hung: it would hold its part of
-the port's connections for ever, so it is killed and replaced.
+Usage fails closed (`counting`). A worker that says nothing for long is hung: it would hold its part of the port's connections
+for ever, so it is killed and replaced.
 """
 
 import asyncio
@@ -19,10 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmgw.base.ids import ReplicaId
 from llmgw.base.time import EARLIEST, Clock, Instant
+from llmgw.control.counting import SILENCE, Word, is_news, joined
 from llmgw.fleet.table import EndpointTable
-from llmgw.fleet.usage import Active, Idle, Unknown, Usage, UsageView
+from llmgw.fleet.usage import UsageView
 from llmgw.ports.links import LinkBroken
 from llmgw.runtime.latest import Latest
 from llmgw.runtime.pidfd import ended
@@ -36,8 +35,6 @@ log = logging.getLogger(__name__)
 
 RESTART_AFTER = 0.5
 """Seconds before a worker that ended is replaced."""
-SILENCE = 10.0
-"""Seconds without a word after which what a worker has in flight is unknown; it speaks twice a second."""
 HUNG = 20.0
 """Seconds without a word after which a worker is killed."""
 LOOK = 1.0
@@ -80,6 +77,16 @@ class Workers:
     def trouble(self) -> str:
         """What is wrong with the workers now; empty if nothing is."""
         return self._trouble
+
+    @property
+    def version(self) -> int:
+        """The version of the newest table; 0 before the first."""
+        return self._table.value.version if self._table.value is not None else 0
+
+    @property
+    def requests(self) -> int:
+        """How many requests the living workers have answered."""
+        return sum(worker.usage.requests for worker in self._workers.values() if worker.usage is not None)
 
     @property
     def pids(self) -> list[int]:
@@ -136,31 +143,11 @@ class Workers:
     def usage(self) -> UsageView:
         """Return what all living workers together have in flight."""
         table = self._table.value
-        version = table.version if table else None
-        now = self.clock.now()
-        if not self._workers:
-            return UsageView({}, Unknown("no gateway worker runs"))
-        for worker in self._workers.values():
-            if worker.usage is None or now - worker.at > SILENCE:
-                return UsageView(self._active(), Unknown(f"gateway worker {worker.pid} has not reported"))
-            if worker.usage.table_version != version:
-                return UsageView(self._active(), Unknown(f"gateway worker {worker.pid} goes by an older table"))
-        found: dict[ReplicaId, Usage] = {}
-        for worker in self._workers.values():
-            assert worker.usage is not None
-            for one in worker.usage.endpoints:
-                since = Instant(worker.at - one.ended_ago) if one.ended_ago is not None else None
-                found[one.id] = _joined(found.get(one.id), one.in_flight, since)
-        return UsageView(found, Unknown("not used since the gateway started", quiet=True), current=True)
+        return joined(self.words(), table.version if table else None, self.clock.now())
 
-    def _active(self) -> dict[ReplicaId, Usage]:
-        """What is in flight for certain, while the rest is unknown."""
-        found: dict[ReplicaId, Usage] = {}
-        for worker in self._workers.values():
-            for one in worker.usage.endpoints if worker.usage else ():
-                if one.in_flight:
-                    found[one.id] = _joined(found.get(one.id), one.in_flight, None)
-        return found
+    def words(self) -> list[Word]:
+        """Return what each living worker said last."""
+        return [Word(f"gateway worker {one.pid}", one.usage, one.at) for one in self._workers.values()]
 
     async def _keep_one(self) -> None:
         # survivors serve better than a fresh worker that has not heard of every node
@@ -265,9 +252,7 @@ class Workers:
             self._trouble = ""
             if not worker.inherited:
                 self._retire_inherited()
-        quiet = {one.id for one in usage.endpoints if one.in_flight == 0}
-        was_busy = {one.id for one in before.endpoints if one.in_flight} if before else set()
-        if before is None or before.table_version != usage.table_version or quiet & was_busy:
+        if is_news(before, usage):
             self.changed()
 
     def _retire_inherited(self) -> None:
@@ -276,17 +261,6 @@ class Workers:
                 log.info("an earlier control plane's worker finishes", extra={"pid": worker.pid})
                 worker.retiring = True
                 _signal(worker.pid, signal.SIGTERM)
-
-
-def _joined(known: Usage | None, in_flight: int, since: Instant | None) -> Usage:
-    """Join what two workers say of one endpoint: flights add up; idle counts from the later end."""
-    if isinstance(known, Active):
-        return Active(known.in_flight + in_flight)
-    if in_flight:
-        return Active(in_flight)
-    if isinstance(known, Idle):
-        return Idle(max(known.since, since)) if since is not None else known
-    return Idle(since) if since is not None else Unknown("not used since the gateway started", quiet=True)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

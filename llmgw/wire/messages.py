@@ -43,7 +43,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The agent's answer to a `Hello` that it does not follow; it closes the connection then."""
+    """The answer to a `Hello` or `RouterHello` that is not followed; the connection is closed then."""
 
     reason: str
     type: Literal["refused"] = "refused"
@@ -111,6 +111,32 @@ class WorkerHello:
 
 
 @dataclass(frozen=True, slots=True)
+class RouterHello:
+    """First word of a router on another host to the control plane."""
+
+    protocol: int
+    version: str
+    name: str
+    """What it is known by, also after a restart."""
+    run: str
+    """Another one after each start: tells its own new connection from a second router of the same name."""
+    listen: str
+    """Its gateway's URL."""
+    network: str
+    """The same for processes that reach each other's loopback; empty if that cannot be told."""
+    table_version: int
+    """The table it goes by; 0 if it has none."""
+    type: Literal["router_hello"] = "router_hello"
+
+
+@dataclass(frozen=True, slots=True)
+class RouterLeaves:
+    """Last word of a router: all of its workers have ended, and nothing is in flight there."""
+
+    type: Literal["router_leaves"] = "router_leaves"
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """The endpoint table to use from now on."""
 
@@ -120,7 +146,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class EndpointUsage:
-    """What one worker knows of one endpoint; `ended_ago` in seconds, None if no response has ended here yet."""
+    """What one worker, or one router, knows of one endpoint; `ended_ago` in seconds, None if no response has ended here yet."""
 
     id: ReplicaId
     in_flight: int
@@ -142,7 +168,9 @@ ToAgent = Hello | Order | LogRequest
 FromAgent = Welcome | Refused | Said | LogReply
 ToWorker = Table
 FromWorker = WorkerHello | WorkerUsage
-Message = ToAgent | FromAgent | ToWorker | FromWorker
+ToRouter = Table | Refused
+FromRouter = RouterHello | WorkerUsage | RouterLeaves
+Message = ToAgent | FromAgent | ToWorker | FromWorker | RouterHello | RouterLeaves
 
 
 @cache

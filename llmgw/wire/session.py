@@ -15,6 +15,8 @@ from llmgw.wire.messages import (
     Message,
     Order,
     Refused,
+    RouterHello,
+    RouterLeaves,
     Said,
     Table,
     Welcome,
@@ -23,25 +25,31 @@ from llmgw.wire.messages import (
     decode,
 )
 
-Role = Literal["control_of_agent", "agent", "control_of_worker", "worker"]
+Role = Literal["control_of_agent", "agent", "control_of_worker", "worker", "control_of_router", "router"]
 
-_GREETING: dict[Role, type[Hello | Welcome | WorkerHello] | None] = {
+_GREETING: dict[Role, type[Hello | Welcome | WorkerHello | RouterHello] | None] = {
     "control_of_agent": Welcome,
     "agent": Hello,
     "control_of_worker": WorkerHello,
     "worker": None,
+    "control_of_router": RouterHello,
+    "router": None,
 }
 _ACCEPTED: dict[Role, tuple[type, ...]] = {
     "control_of_agent": (Said, LogReply),
     "agent": (Order, LogRequest),
     "control_of_worker": (WorkerUsage,),
     "worker": (Table,),
+    "control_of_router": (WorkerUsage, RouterLeaves),
+    "router": (Table, Refused),
 }
 _PEER: dict[Role, str] = {
     "control_of_agent": "agent",
     "agent": "control plane",
     "control_of_worker": "gateway worker",
     "worker": "control plane",
+    "control_of_router": "router",
+    "router": "control plane",
 }
 
 

@@ -120,7 +120,7 @@ async def test_a_dead_node_is_given_up_and_what_it_may_still_run_is_said(
         place.ask("POST", "/v1/forget", {"node": "a", "reason": "burnt"})
     )
     place.desk.lose("a")
-    out = await run(lambda: acting.forget_node("node/a", "burnt", place.socket, as_json=False), capsys)
+    out = await run(lambda: acting.forget_target("node/a", "burnt", place.socket, as_json=False), capsys)
     assert out.splitlines()[0] == "node/a is forgotten (burnt)"
     assert "may these engines, unused: m-1-0" in out
     assert [(name, reason) for name, _, reason in place.forgotten] == [("a", "burnt")]
@@ -128,7 +128,7 @@ async def test_a_dead_node_is_given_up_and_what_it_may_still_run_is_said(
     assert await refused(place.ask("POST", "/v1/forget", {"node": "a", "reason": "burnt"})) == place.why_not
     for target, reason in (("gpu/x", "burnt"), ("node/a", "")):
         with pytest.raises(WrongUsage):
-            acting.forget_node(target, reason, place.socket, as_json=False)
+            acting.forget_target(target, reason, place.socket, as_json=False)
 
 
 async def test_without_the_lead_or_the_store_nothing_is_taken(place: Place) -> None:
