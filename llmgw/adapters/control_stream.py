@@ -25,6 +25,7 @@ from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import LIMIT, frame
 from llmgw.wire.messages import Refused, RouterHello, RouterLeaves, Table, WorkerUsage, encode
 from llmgw.wire.session import Session
+from llmgw.wire.token import router_token
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class ControlStream:
         async with asyncio.timeout(CONNECT):
             link = await session.ws_connect(
                 f"{url}/v1/router",
-                headers={"Authorization": f"Bearer {secret}"},
+                headers={"Authorization": f"Bearer {router_token(secret)}"},
                 heartbeat=HEARTBEAT,
                 max_msg_size=LIMIT + 4,
                 timeout=ClientWSTimeout(ws_close=FAREWELL),

@@ -118,7 +118,7 @@ class _Router:
             self._run,
             self._url,
             self._network,
-            self._workers.version,
+            self._workers.serving,
         )
 
     def _take(self, table: EndpointTable) -> None:

@@ -172,6 +172,7 @@ class _Server:
             self._leadership.why_not,
             self._wake,
             self._reconciler.forget,
+            self._settings.gateway.endpoints,
         )
         plans = PlanApi(self._catalogs, snapshot, self._store, self._store.plans, self._clock, self._ids, __version__)
         return AdminApi(

@@ -16,6 +16,7 @@ from llmgw.base.time import Clock, Instant
 from llmgw.control.acts import Acts, CannotAct, until_of, wanted_acts, why_not_taken_back
 from llmgw.control.overview import act_row, endpoint_rows, gpu_rows
 from llmgw.control.requests import line_from
+from llmgw.fleet.static import StaticEndpoint
 from llmgw.plan.explain import Explanation, explain
 from llmgw.plan.snapshot import Snapshot
 from llmgw.ports.sinks import EventSource, StoreUnavailable
@@ -37,6 +38,7 @@ class OperatorApi:
         leader: Callable[[], str],
         wake: Callable[[], None],
         forget: Callable[[NodeName, str, str], tuple[ReplicaId, ...]],
+        static: tuple[StaticEndpoint, ...] = (),
     ) -> None:
         """`leader` returns why this control plane may not decide; empty if it may.
 
@@ -49,6 +51,7 @@ class OperatorApi:
         self._leader = leader
         self._wake = wake
         self._forget = forget
+        self._static = static
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
@@ -103,7 +106,7 @@ class OperatorApi:
         return web.json_response({"gpus": gpu_rows(self._seen())})
 
     async def _get_endpoints(self, _: web.Request) -> web.Response:
-        return web.json_response({"endpoints": endpoint_rows(self._seen())})
+        return web.json_response({"endpoints": endpoint_rows(self._seen(), self._static)})
 
     async def _get_events(self, request: web.Request) -> web.Response:
         limit = request.query.get("limit", "50")

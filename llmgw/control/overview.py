@@ -10,6 +10,7 @@ from typing import Any
 
 from llmgw.base.ids import NodeName
 from llmgw.fleet.report import Gpu, Phase
+from llmgw.fleet.static import StaticEndpoint, with_static
 from llmgw.fleet.usage import Active, Idle, Unknown
 from llmgw.fleet.view import NeverSeen, Reporting, Unreachable, report_of
 from llmgw.plan.capacity import Machine
@@ -80,10 +81,10 @@ def gpu_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
     ]
 
 
-def endpoint_rows(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Return a row for every endpoint that gateways have."""
+def endpoint_rows(snapshot: Snapshot, static: tuple[StaticEndpoint, ...] = ()) -> list[dict[str, Any]]:
+    """Return a row for every endpoint that gateways have, those behind the replicas' included."""
     rows = []
-    for one in snapshot.previous.table.endpoints:
+    for one in with_static(snapshot.previous.table, static).endpoints:
         usage = snapshot.usage.of(one.id)
         rows.append(
             {

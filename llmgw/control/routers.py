@@ -1,6 +1,6 @@
 """Routers on other hosts: sent the same tables as the workers here and heard for what they have in flight, over a WebSocket.
 
-`GET /v1/router` of the admin API, with `Authorization: Bearer SECRET`: the frames of `llmgw.wire`, a binary message each.
+`GET /v1/router` of the admin API, with `Authorization: Bearer` and `wire.token`; the frames of `wire`, a binary message each.
 A router is not started, stopped or replaced from here. It serves on by its last table when it hears nothing, so one that
 cannot be heard may have anything in flight: it is counted as unknown until it is back, has said that it leaves, or was
 given up by an operator. That must outlast a restart of this process, so the names of those that may serve are kept in a file.
@@ -11,7 +11,6 @@ loopback address would name a port of the wrong one. Its version stays that of t
 
 import asyncio
 import contextlib
-import hashlib
 import hmac
 import ipaddress
 import json
@@ -34,6 +33,7 @@ from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import LIMIT, frame
 from llmgw.wire.messages import Refused, RouterHello, RouterLeaves, Table, WorkerUsage, encode
 from llmgw.wire.session import Session
+from llmgw.wire.token import router_token
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,8 @@ class Routers:
         secret = self.secret()
         if not secret:
             return _refuse(OFF, 404)
-        if not _same(request.headers.get("Authorization", ""), f"Bearer {secret}"):
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if not hmac.compare_digest(given, f"Bearer {router_token(secret)}".encode()):
             log.warning("a router is refused: its secret is wrong", extra={"from": request.remote})
             return _refuse(WRONG, 403)
         link = web.WebSocketResponse(heartbeat=HEARTBEAT, max_msg_size=LIMIT + 4, compress=False)
@@ -230,7 +231,7 @@ class Routers:
         return router
 
     async def _tables(self, router: _Router, hello: RouterHello, link: web.WebSocketResponse) -> None:
-        if hello.table_version:
+        if hello.serving:
             await self._settled.wait()  # what it has serves better than a table of a part of the fleet
         while True:
             version = self._table.version
@@ -287,12 +288,6 @@ def _left_out(count: int) -> str:
         f"routers on other hosts are not sent {count} endpoint(s), which only this host reaches; "
         "for engines on nodes, `traffic: direct` makes them reachable"
     )
-
-
-def _same(given: str, wanted: str) -> bool:
-    """Whether two texts are the same, in a time that tells nothing of them, their lengths included."""
-    digests = [hashlib.sha256(text.encode(errors="surrogateescape")).digest() for text in (given, wanted)]
-    return hmac.compare_digest(*digests)
 
 
 def _refuse(text: str, status: int) -> web.Response:

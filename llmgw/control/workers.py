@@ -84,6 +84,11 @@ class Workers:
         return self._table.value.version if self._table.value is not None else 0
 
     @property
+    def serving(self) -> bool:
+        """Whether there are workers with a table, be it one of an earlier control plane."""
+        return self._table.value is not None or any(worker.inherited for worker in self._workers.values())
+
+    @property
     def requests(self) -> int:
         """How many requests the living workers have answered."""
         return sum(worker.usage.requests for worker in self._workers.values() if worker.usage is not None)

@@ -124,8 +124,8 @@ class RouterHello:
     """Its gateway's URL."""
     network: str
     """The same for processes that reach each other's loopback; empty if that cannot be told."""
-    table_version: int
-    """The table it goes by; 0 if it has none."""
+    serving: bool
+    """Whether it has a table already, which it should not give up for one of a part of the fleet."""
     type: Literal["router_hello"] = "router_hello"
 
 

@@ -19,6 +19,9 @@ from llmgw.wire.messages import (
     LogRequest,
     Message,
     Order,
+    Refused,
+    RouterHello,
+    RouterLeaves,
     Said,
     Table,
     Welcome,
@@ -41,6 +44,7 @@ ENDPOINTS = tuple(
 HELLO = Hello(PROTOCOL, "0.1.0", "c", NodeName("a"))
 WELCOME = Welcome(PROTOCOL, "0.1.0")
 WORKER = WorkerHello(PROTOCOL, "0.1.0", 7, "127.0.0.1:8080")
+ROUTER = RouterHello(PROTOCOL, "0.1.0", "edge", "r1", "http://edge:8080/v1", "boot/1", serving=False)
 MESSAGES: list[Message] = [
     HELLO,
     WELCOME,
@@ -52,6 +56,8 @@ MESSAGES: list[Message] = [
     LogReply(1, 2, (), (), "there is none"),
     Table(EndpointTable(3, (RoutedModel(SPEC.model, ("x",), 2, 10),), ENDPOINTS)),
     WorkerUsage(3, (EndpointUsage(ReplicaId("m-1-0"), 2, None), EndpointUsage(ReplicaId("m-1-1"), 0, 1.5)), 9),
+    ROUTER,
+    RouterLeaves(),
 ]
 
 
@@ -101,12 +107,19 @@ def test_a_long_message_that_cannot_be_read_does_not_repeat_itself() -> None:
     assert len(str(caught.value)) < 300
 
 
-GREETINGS: dict[Role, Message] = {"control_of_agent": WELCOME, "agent": HELLO, "control_of_worker": WORKER}
+GREETINGS: dict[Role, Message] = {
+    "control_of_agent": WELCOME,
+    "agent": HELLO,
+    "control_of_worker": WORKER,
+    "control_of_router": ROUTER,
+}
 ACCEPTED: dict[Role, set[str]] = {
     "control_of_agent": {"report", "log_reply"},
     "agent": {"order", "log_request"},
     "control_of_worker": {"worker_usage"},
     "worker": {"table"},
+    "control_of_router": {"worker_usage", "router_leaves"},
+    "router": {"table"},
 }
 
 
@@ -160,3 +173,8 @@ def test_a_whole_conversation_may_be_cut_at_every_byte() -> None:
     for cut in range(0, len(stream) + 1, 7):
         session = Session("control_of_agent")
         assert session.feed(stream[:cut]) + session.feed(stream[cut:]) == said
+
+
+def test_a_router_hears_why_it_is_refused() -> None:
+    refused = Refused("another router of that name is connected")
+    assert Session("router").feed(frame(encode(refused))) == [refused]
