@@ -65,7 +65,7 @@ class ControlStream:
         self._link: ClientWebSocketResponse | None = None
         self._due = asyncio.Event()
         self._leaving = False
-        self._said = ""
+        self._said: dict[str, str] = {}
 
     async def run(self) -> None:
         """Follow a control plane, and the next one whenever that is over, until cancelled."""
@@ -78,8 +78,8 @@ class ControlStream:
                         why = _why(error)
                     if self._leaving:
                         await asyncio.Event().wait()
-                    if self._said != f"{url} {why}":
-                        self._said = f"{url} {why}"
+                    if self._said.get(url) != why:
+                        self._said[url] = why
                         log.warning("not following a control plane; serving on", extra={"control": url, "why": why})
                     await asyncio.sleep(self._backoff.next())
 
@@ -137,7 +137,7 @@ class ControlStream:
                         self._take(table)
                         if not heard:
                             heard = True
-                            self._said = ""
+                            self._said.clear()
                             self._backoff.reset()
                             log.info("following a control plane", extra={"control": url})
                     case _:

@@ -192,6 +192,8 @@ class Routers:
                 if data.type is not WSMsgType.BINARY:
                     raise ProtocolError("the router sent text; is it another program?")
                 for message in session.feed(data.data):
+                    if router is not None and router.link is not link:
+                        return  # it has called again since; what is still said here is old
                     match message:
                         case RouterHello():
                             router = self._greeted(message, link)

@@ -271,13 +271,17 @@ async def test_a_second_router_of_the_same_name_is_refused_and_a_new_connection_
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk.routers.publish(table(1, FAR), settled=True)
-    async with connected(desk):
+    async with connected(desk) as first:
         second = Router((desk.url,), run="r2")
         await until(lambda: any("another --name" in str(getattr(one, "why", "")) for one in caplog.records))
         assert second.tables == []
         await second.end()
         again = Router((desk.url,), run="r1")  # its own first connection hangs, and nobody noticed yet
-        await until(lambda: again.tables)
+        await until(lambda: again.tables and desk.usage(1).current)
+        first.in_flight[M] = 7
+        first.stream.say_usage()
+        await asyncio.sleep(0.05)
+        assert is_quiet(desk.usage(1).of(M))
         await again.end()
     async with connected(desk, run="r3"):
         assert len(desk.routers.rows()) == 1
@@ -331,6 +335,13 @@ async def test_when_a_control_plane_is_gone_the_next_one_is_followed(desk: Desk,
     await until(lambda: other.usage(2).current)
     await router.end()
     await other.stop()
+
+
+async def test_control_planes_that_do_not_answer_are_said_once_each(caplog: pytest.LogCaptureFixture) -> None:
+    router = Router(("http://127.0.0.1:1", "http://127.0.0.1:2"))
+    await asyncio.sleep(0.3)
+    await router.end()
+    assert [record.control for record in caplog.records] == ["http://127.0.0.1:1", "http://127.0.0.1:2"]
 
 
 async def test_what_does_not_speak_the_protocol_is_refused(desk: Desk) -> None:
