@@ -1,12 +1,18 @@
-"""The control plane's metrics in Prometheus' text format, made from the status at each scrape; nothing is counted twice."""
+"""Metrics in Prometheus' text format: the control plane's from the status at each scrape, the gateway's as its workers count.
+
+Nothing is counted twice, and every label has a bounded number of values: names from the catalog, routes, statuses, reasons.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from llmgw.wire.messages import Sample
 
 
 class StatusCollector(Collector):
@@ -75,8 +81,87 @@ class StatusCollector(Collector):
         yield ends
 
 
-def exposition(status: Callable[[], dict[str, Any]]) -> Callable[[], tuple[bytes, str]]:
-    """Return a function that gives (body, content type) of a scrape."""
+COUNTERS = {
+    "llmgw_gateway_requests": (
+        "Requests that are over, by what the client was told; `reason` is the gateway's own, empty if an engine answered.",
+        ("route", "model", "status", "reason"),
+    ),
+    "llmgw_gateway_tokens": (
+        "Tokens, as engines say: prompt, completion, and those of prompts cached.",
+        ("model", "kind"),
+    ),
+    "llmgw_gateway_retries": ("Endpoints that were asked in vain, and another one after them.", ("model",)),
+}
+GAUGES = {
+    "llmgw_gateway_in_flight": ("Requests in flight.", ("model", "endpoint")),
+    "llmgw_gateway_circuit_open": ("1 while an endpoint is left alone, 0.5 while it is tried.", ("model", "endpoint")),
+    "llmgw_gateway_event_loop_lag_seconds": ("How late a worker's event loop is, at worst.", ()),
+}
+HISTOGRAMS = {
+    "llmgw_gateway_time_to_first_byte_seconds": "From a request's last byte to the first one of the answer's body.",
+    "llmgw_gateway_request_duration_seconds": "From a request's last byte to the answer's last one.",
+    "llmgw_gateway_inter_chunk_seconds": "Mean time between two pieces of an answer's body.",
+}
+
+
+class GatewayCollector(Collector):
+    """Shows what gateway workers have counted."""
+
+    def __init__(self, samples: Callable[[], list[Sample]]) -> None:
+        self._samples = samples
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric family."""
+        found: dict[str, list[Sample]] = {}
+        for one in self._samples():
+            found.setdefault(one.name, []).append(one)
+        for name, (text, labels) in COUNTERS.items():
+            counter = CounterMetricFamily(name, text, labels=labels)
+            for one in found.get(f"{name}_total", []):
+                counter.add_metric(one.labels, one.value)
+            yield counter
+        for name, (text, labels) in GAUGES.items():
+            gauge = GaugeMetricFamily(name, text, labels=labels)
+            for one in found.get(name, []):
+                gauge.add_metric(one.labels, one.value)
+            yield gauge
+        for name, text in HISTOGRAMS.items():
+            histogram = HistogramMetricFamily(name, text, labels=("model",))
+            buckets: dict[str, list[tuple[str, float]]] = {}
+            for one in found.get(f"{name}_bucket", []):
+                buckets.setdefault(one.labels[0], []).append((one.labels[1], one.value))
+            sums = {one.labels[0]: one.value for one in found.get(f"{name}_sum", [])}
+            for model, pairs in buckets.items():
+                pairs.sort(key=lambda pair: float(pair[0]))
+                histogram.add_metric([model], pairs, sums.get(model, 0.0))
+            yield histogram
+
+
+def exposition(
+    samples: Callable[[], list[Sample]], status: Callable[[], dict[str, Any]] | None = None
+) -> Callable[[], tuple[bytes, str]]:
+    """Return a function that gives (body, content type) of a scrape; of a router, which has no status, without one."""
     registry = CollectorRegistry()
-    registry.register(StatusCollector(status))
+    registry.register(GatewayCollector(samples))
+    if status is not None:
+        registry.register(StatusCollector(status))
     return lambda: (generate_latest(registry), CONTENT_TYPE_LATEST)
+
+
+async def serve_metrics(expose: Callable[[], tuple[bytes, str]], listen: tuple[str, int]) -> web.AppRunner:
+    """Answer `GET /metrics` and `GET /health` there until the runner is cleaned up. Raises OSError."""
+
+    async def metrics(_: web.Request) -> web.Response:
+        body, content_type = expose()
+        return web.Response(body=body, headers={"content-type": content_type})
+
+    async def health(_: web.Request) -> web.Response:
+        return web.json_response({"status": "ok"})
+
+    app = web.Application()
+    app.router.add_get("/metrics", metrics)
+    app.router.add_get("/health", health)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+    await runner.setup()
+    await web.TCPSite(runner, *listen).start()
+    return runner

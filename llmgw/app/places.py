@@ -45,6 +45,8 @@ class GatewayProcesses:
     tls: TlsFiles | None = None
     endpoints: tuple[StaticEndpoint, ...] = ()
     """What somebody else runs."""
+    access_log: str | None = None
+    """A file, or `-` for standard output."""
 
     def url(self, port: int) -> str:
         """Return the gateway's own URL."""
@@ -87,6 +89,7 @@ class RouterSettings:
     """Admin URLs of the control planes it follows; without any it has its static endpoints alone."""
     router_secret: str = ""
     secrets_dir: Path | None = None
+    metrics_listen: tuple[str, int] | None = None
 
 
 def default_state_dir(program: str = "server") -> Path:
@@ -178,6 +181,8 @@ def worker_command(processes: GatewayProcesses, port: int) -> list[str]:
     ]
     if processes.tls is not None:
         command += ["--tls-cert", str(processes.tls.certificate), "--tls-key", str(processes.tls.key)]
+    if processes.access_log is not None:
+        command += ["--access-log", processes.access_log]
     return command
 
 

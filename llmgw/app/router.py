@@ -10,8 +10,11 @@ import logging
 import os
 import random
 
+from aiohttp import web
+
 from llmgw import __version__
 from llmgw.adapters.control_stream import ControlStream
+from llmgw.adapters.prometheus import exposition, serve_metrics
 from llmgw.adapters.secrets import Secrets
 from llmgw.agent.main import CannotStart
 from llmgw.app.places import (
@@ -92,6 +95,7 @@ class _Router:
         stopping = asyncio.Event()
         heed_signals(stopping, self._workers, self._settings.gateway.drain)
         crashed = True
+        metrics = await self._serve_metrics()
         try:
             await self._workers.start()
             if self._settings.controls:
@@ -109,6 +113,17 @@ class _Router:
                 if self._settings.controls:
                     await self._stream.leave()
             await self._tasks.stop()
+            if metrics is not None:
+                await metrics.cleanup()
+
+    async def _serve_metrics(self) -> web.AppRunner | None:
+        listen = self._settings.metrics_listen
+        if listen is None:
+            return None
+        try:
+            return await serve_metrics(exposition(self._workers.samples), listen)
+        except OSError as error:
+            raise CannotStart(f"cannot listen on --metrics-listen {listen[0]}:{listen[1]}: {error.strerror}") from error
 
     def _hello(self) -> RouterHello:
         return RouterHello(

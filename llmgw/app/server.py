@@ -179,7 +179,7 @@ class _Server:
             self._catalogs,
             self._reconciler,
             self._status,
-            exposition(self._status),
+            exposition(self._workers.samples, self._status),
             self._sessions.logs,
             compile_in_thread,
             operator,

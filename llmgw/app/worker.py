@@ -16,6 +16,7 @@ from pathlib import Path
 import uvloop
 
 from llmgw.app.logs import configure
+from llmgw.gateway.access_log import AccessLog
 from llmgw.gateway.tls import BadPair, ServerTls
 from llmgw.gateway.worker import run_worker
 from llmgw.runtime.clock import SystemClock
@@ -37,6 +38,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 async def _run(options: argparse.Namespace) -> None:
+    clock = SystemClock()
+    access_log = AccessLog(options.access_log, clock) if options.access_log else None
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -44,11 +47,14 @@ async def _run(options: argparse.Namespace) -> None:
         listen=listening_socket(options.host, options.port),
         control=Path(options.control),
         drain=options.drain,
-        clock=SystemClock(),
+        clock=clock,
         rng=random.Random(os.urandom(16)),
         stop=stop,
         tls=ServerTls(options.tls_cert, options.tls_key) if options.tls_cert else None,
+        access_log=access_log,
     )
+    if access_log is not None:
+        access_log.close()
 
 
 def main() -> None:
@@ -59,6 +65,7 @@ def main() -> None:
     parser.add_argument("--control", required=True)
     parser.add_argument("--drain", type=float, required=True)
     parser.add_argument("--log-level", default="info")
+    parser.add_argument("--access-log")
     parser.add_argument("--tls-cert", type=Path)
     parser.add_argument("--tls-key", type=Path)
     options = parser.parse_args()
@@ -67,7 +74,7 @@ def main() -> None:
     try:
         uvloop.run(_run(options))
     except OSError as error:
-        sys.exit(f"cannot serve on {options.host}:{options.port}: {error.strerror}")
+        sys.exit(f"cannot serve on {options.host}:{options.port}: {error.strerror or error}")
     except BadPair as error:
         sys.exit(str(error))
 

@@ -18,6 +18,7 @@ from llmgw.cli.changing import COMMANDS as CHANGING
 from llmgw.cli.node_commands import node_check, node_install
 from llmgw.cli.operating import COMMANDS as OPERATING
 from llmgw.cli.options import (
+    AccessLog,
     Drain,
     Json,
     Listen,
@@ -94,6 +95,7 @@ def server(
     endpoint: StaticEndpoints = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
+    access_log: AccessLog = None,
     router_secret: RouterSecret = None,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="End with the parent process.")] = False,
     git: Annotated[
@@ -146,7 +148,7 @@ def server(
     from llmgw.cli.running import processes_of, serve
 
     serve(
-        processes_of("server", listen, state_dir, workers, drain, log_level, endpoint, tls_cert, tls_key),
+        processes_of("server", listen, state_dir, workers, drain, log_level, endpoint, tls_cert, tls_key, access_log),
         cluster=cluster_option or cluster,
         worktree=worktree,
         admin_listen=admin_listen,

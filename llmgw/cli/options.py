@@ -46,6 +46,15 @@ TlsKey = Annotated[
     Path | None,
     typer.Option("--tls-key", envvar="LLMGW_TLS_KEY", metavar="FILE", help="The PEM key that goes with it."),
 ]
+AccessLog = Annotated[
+    str | None,
+    typer.Option(
+        "--access-log",
+        envvar="LLMGW_ACCESS_LOG",
+        metavar="FILE",
+        help="Write a line of JSON for every request; `-` is standard output.",
+    ),
+]
 StateDir = Annotated[Path | None, typer.Option("--state-dir", envvar="LLMGW_STATE_DIR", help="Directory for state.")]
 SecretsDir = Annotated[
     Path | None,

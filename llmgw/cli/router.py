@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import typer
 
 from llmgw.cli.options import (
+    AccessLog,
     Drain,
     Listen,
     LogLevel,
@@ -49,6 +50,16 @@ def router(
     drain: Drain = 30.0,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
+    access_log: AccessLog = None,
+    metrics_listen: Annotated[
+        str | None,
+        typer.Option(
+            envvar="LLMGW_METRICS_LISTEN",
+            metavar="HOST:PORT",
+            help="Address of GET /metrics and /health.",
+            show_default=False,
+        ),
+    ] = None,
     state_dir: StateDir = None,
     log_level: LogLevel = "info",
 ) -> None:
@@ -57,9 +68,11 @@ def router(
     from llmgw.app.logs import configure
     from llmgw.app.places import RouterSettings
     from llmgw.app.router import run_router
-    from llmgw.cli.running import known_directory, processes_of
+    from llmgw.cli.running import address, known_directory, processes_of
 
-    gateway = processes_of("router", listen, state_dir, workers, drain, log_level, endpoint, tls_cert, tls_key)
+    gateway = processes_of(
+        "router", listen, state_dir, workers, drain, log_level, endpoint, tls_cert, tls_key, access_log
+    )
     controls = tuple(_control(url) for url in control or ())
     if not gateway.endpoints and not controls:
         raise WrongUsage("a router needs --endpoint id=URL=model[,model], or the --control URL of a server to follow")
@@ -71,6 +84,7 @@ def router(
         controls=controls,
         router_secret=router_secret or "",
         secrets_dir=known_directory(secrets_dir),
+        metrics_listen=address(metrics_listen, "--metrics-listen") if metrics_listen else None,
     )
     configure("router", gateway.log_level)
     try:

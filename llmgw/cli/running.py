@@ -31,6 +31,7 @@ def processes_of(
     endpoints: list[str] | None,
     tls_cert: Path | None,
     tls_key: Path | None,
+    access_log: str | None,
 ) -> "GatewayProcesses":
     """Return what was said of the gateway's workers. A router has a state directory a port. Raises WrongUsage."""
     from llmgw.app.places import GatewayProcesses, TlsFiles, default_state_dir
@@ -53,7 +54,20 @@ def processes_of(
         log_level=_level(log_level),
         tls=TlsFiles(tls_cert.absolute(), tls_key.absolute()) if tls_cert and tls_key else None,
         endpoints=static,
+        access_log=_appendable(access_log),
     )
+
+
+def _appendable(access_log: str | None) -> str | None:
+    """Return the file that workers write to, which they could not say was none. Raises WrongUsage."""
+    if access_log is None or access_log == "-":
+        return access_log
+    path = Path(access_log).absolute()
+    try:
+        path.open("ab").close()
+    except OSError as error:
+        raise WrongUsage(f"--access-log {access_log} cannot be written: {error.strerror}") from error
+    return str(path)
 
 
 def serve(

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from llmgw.base.time import EARLIEST, Clock, Instant
 from llmgw.control.counting import SILENCE, Word, is_news, joined
+from llmgw.control.counts import Counts
 from llmgw.fleet.table import EndpointTable
 from llmgw.fleet.usage import UsageView
 from llmgw.ports.links import LinkBroken
@@ -28,7 +29,7 @@ from llmgw.runtime.pidfd import ended
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import frame
-from llmgw.wire.messages import Table, WorkerHello, WorkerUsage, encode
+from llmgw.wire.messages import Sample, Table, WorkerCounts, WorkerHello, WorkerUsage, encode
 from llmgw.wire.session import Session
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ class Workers:
     _tasks: Supervisor = field(default_factory=lambda: Supervisor("workers"))
     _server: asyncio.Server | None = None
     _stopping: bool = False
+    _counts: Counts = field(default_factory=Counts)
     _trouble: str = ""
 
     @property
@@ -92,6 +94,10 @@ class Workers:
     def requests(self) -> int:
         """How many requests the living workers have answered."""
         return sum(worker.usage.requests for worker in self._workers.values() if worker.usage is not None)
+
+    def samples(self) -> list[Sample]:
+        """Return what the workers have counted, those that ended included."""
+        return self._counts.samples()
 
     @property
     def pids(self) -> list[int]:
@@ -173,6 +179,7 @@ class Workers:
             await ended(process.pid)
             status = process.wait()
             del self._workers[process.pid]
+            self._counts.ended(process.pid)
             self.changed()
             if self._stopping:
                 continue
@@ -187,6 +194,7 @@ class Workers:
         """Wait until an inherited worker, which is not our child, is gone."""
         await ended(pid)
         del self._workers[pid]
+        self._counts.ended(pid)
         self.changed()
 
     async def _kill_hung(self) -> None:
@@ -226,6 +234,9 @@ class Workers:
                             if worker is None:
                                 raise ProtocolError(f"process {message.pid} is not a worker of this control plane")
                             tasks.job("tables", self._tables(worker, writer), lambda _: writer.close())
+                        case WorkerCounts(samples):
+                            assert worker is not None
+                            self._counts.take(worker.pid, samples)
                         case WorkerUsage():
                             assert worker is not None
                             self._take_usage(worker, message)

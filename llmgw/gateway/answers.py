@@ -12,25 +12,14 @@ import orjson
 from llmgw.gateway.errors import Fault, error_body
 from llmgw.gateway.heads import Header, Incoming, own_response
 from llmgw.gateway.plane import Plane
+from llmgw.gateway.routes import POSTS
 from llmgw.routing.choose import NAME_SHOWN
 from llmgw.routing.request import Route
-
-CALLS: dict[bytes, Route] = {
-    b"/v1/chat/completions": "chat",
-    b"/v1/completions": "completions",
-    b"/v1/embeddings": "embeddings",
-    b"/v1/responses": "responses",
-    b"/v1/messages": "messages",
-    b"/v1/rerank": "rerank",
-    b"/tokenize": "tokenize",
-    b"/detokenize": "detokenize",
-}
-"""Paths of requests that go to a model."""
 
 JSON: Header = (b"content-type", b"application/json")
 TEXT: Header = (b"content-type", b"text/plain; charset=utf-8")
 _MODELS = b"/v1/models"
-_ASKED = b"authorization, content-type, x-request-id"
+_ASKED = b"authorization, content-type, x-api-key, x-request-id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +31,10 @@ class Answer:
     headers: tuple[Header, ...] = (JSON,)
 
 
-def fault_answer(fault: Fault) -> Answer:
-    """Return the answer that tells a client of a fault."""
+def fault_answer(fault: Fault, route: Route | None = None) -> Answer:
+    """Return the answer that tells a client of a route of a fault."""
     headers = (JSON,) if fault.retry_after is None else (JSON, (b"retry-after", b"%d" % fault.retry_after))
-    return Answer(fault.status, error_body(fault), headers)
+    return Answer(fault.status, error_body(fault, route), headers)
 
 
 def render(answer: Answer, request: Incoming, keep_alive: bool) -> bytes:
@@ -58,7 +47,7 @@ def own_answer(plane: Plane, request: Incoming) -> Answer:
     path = request.path
     if request.method == b"OPTIONS":
         return _preflight(request)
-    if path in CALLS:
+    if path in POSTS:
         return _wrong_method(b"POST")
     if path not in {b"/health", b"/ready", _MODELS} and not path.startswith(_MODELS + b"/"):
         shown = path[:NAME_SHOWN].decode("ascii", "backslashreplace")
@@ -74,7 +63,7 @@ def own_answer(plane: Plane, request: Incoming) -> Answer:
 
 def _preflight(request: Incoming) -> Answer:
     headers: tuple[Header, ...] = (
-        (b"access-control-allow-methods", b"GET, HEAD, POST, OPTIONS"),
+        (b"access-control-allow-methods", b"GET, HEAD, POST, DELETE, OPTIONS"),
         (b"access-control-allow-headers", request.asked_headers or _ASKED),
         (b"access-control-max-age", b"86400"),
     )
@@ -97,7 +86,9 @@ def _readiness(plane: Plane) -> Answer:
 
 
 def _entry(plane: Plane, name: str) -> dict[str, str | int]:
-    return {"id": name, "object": "model", "created": plane.started, "owned_by": "llmgw"}
+    entry: dict[str, str | int] = {"id": name, "object": "model", "created": plane.started, "owned_by": "llmgw"}
+    length = plane.index.models[name].model.max_model_len
+    return entry if length is None else {**entry, "max_model_len": length}
 
 
 def _models(plane: Plane) -> Answer:

@@ -1,10 +1,12 @@
 """`Exchange`: one request's life, from the choice of an endpoint to the last byte of its response.
 
-It is driven by callbacks of two connections and owns no task; only a new connection to an engine takes one. Whatever
-happens, it ends in one place (`_settle`): the slot is given back there and nowhere else. Nothing is retried once a byte
-of an answer came, because a generation that ran half is not the same as one that did not; before that, a refused
-connection goes to another endpoint (each at most once), and a reused connection that ended without a byte gets one
-fresh connection, since the engine had only tired of waiting.
+It is driven by callbacks of two connections and by the plane's sweep, and owns no task; only a new connection to an engine
+takes one. Whatever happens, it ends in one place (`_settle`): the slot is given back there and nowhere else.
+
+What may be tried again is only what no engine can have begun: a refused connection goes to another endpoint (each at most
+once), a reused connection that ended without a byte gets one fresh connection, since the engine had only tired of waiting,
+and an engine that says 429 or 503 has said that it did nothing, so another endpoint is asked while the budget for that lasts.
+After a time limit nothing is tried again: the engine may still be at work. Once a byte went to the client, nothing is.
 
 A stream that breaks is told to the client twice: by an error event of its own family, and by a connection that ends
 without the closing chunk. A clean end would pass half an answer off as a whole one.
@@ -14,13 +16,23 @@ import logging
 from typing import Protocol
 
 from llmgw.base.ids import ReplicaId
-from llmgw.fleet.table import Endpoint
-from llmgw.gateway.answers import Answer, fault_answer, render
-from llmgw.gateway.bodies import Call, with_model
-from llmgw.gateway.errors import Fault, error_event
-from llmgw.gateway.heads import Framing, Incoming, ResponseHead, request_to_engine, response_to_client
+from llmgw.fleet.table import Endpoint, GatewaySettings
+from llmgw.gateway.answers import fault_answer, render
+from llmgw.gateway.bodies import Call, body_for
+from llmgw.gateway.errors import Fault, error_event, message_in
+from llmgw.gateway.heads import (
+    Framing,
+    Incoming,
+    ResponseHead,
+    early_stream_head,
+    request_to_engine,
+    response_to_client,
+)
+from llmgw.gateway.outcome import Outcome
 from llmgw.gateway.plane import Plane
+from llmgw.gateway.routes import Found
 from llmgw.gateway.upstream import UpstreamConnection
+from llmgw.gateway.usage import TAIL, UsageTap, tokens_in
 from llmgw.routing.choose import Refusal
 from llmgw.routing.load import Slot
 from llmgw.routing.request import RequestShape, Route
@@ -28,14 +40,18 @@ from llmgw.runtime.supervisor import Owned
 
 log = logging.getLogger(__name__)
 
-TAIL = 64
-"""Bytes of a stream's end that are kept to see whether it says that it is complete."""
+SHORT = 64
+"""Bytes of a stream's piece below which it is joined to the one before, to see whether the end says that it is complete."""
 TERMINALS: dict[Route, bytes] = {
     "chat": b"[DONE]",
     "completions": b"[DONE]",
     "messages": b"message_stop",
 }
 """What the end of a stream must contain. The Responses API has no short last word, so its framing must do."""
+ELSEWHERE = frozenset({429, 503})
+"""Statuses by which an engine says that it did not take a request."""
+BOUNDARIES = (b"\n\n", b"\r\n\r\n")
+COMMENT = b": keep-alive\n\n"
 
 SHUTTING_DOWN = Fault(503, "shutting_down", "This gateway is shutting down.", retry_after=1)
 
@@ -60,38 +76,65 @@ class Exchange:
         "_chunked",
         "_client",
         "_connecting",
+        "_early",
         "_endpoint",
+        "_first",
+        "_found",
+        "_fresh",
         "_head",
         "_keep_alive",
+        "_last",
+        "_outcome",
+        "_paused",
+        "_pieces",
         "_plane",
         "_request",
         "_shape",
         "_slot",
+        "_spoke",
+        "_started",
         "_tail",
+        "_tap",
         "_tried",
         "_upstream",
     )
 
-    def __init__(self, plane: Plane, client: ClientSide, request: Incoming, route: Route, call: Call) -> None:
+    def __init__(self, plane: Plane, client: ClientSide, request: Incoming, found: Found, call: Call) -> None:
         self._plane = plane
         self._client = client
         self._request = request
+        self._found = found
         self._call = call
-        self._shape = RequestShape(route, call.model, call.stream, len(request.body))
+        self._shape = RequestShape(found.route, call.model, call.stream, len(request.body))
         self._tried: set[ReplicaId] = set()
         self._endpoint: Endpoint | None = None
         self._slot: Slot | None = None
         self._connecting: Owned | None = None
         self._upstream: UpstreamConnection | None = None
         self._head: ResponseHead | None = None
+        self._tap = UsageTap() if call.ask_usage else None
         self._chunked = False
+        self._early = False
+        """Whether the client was sent the head of a stream before the engine had sent one."""
         self._keep_alive = request.keep_alive
         self._tail = b""
+        self._pieces = 0
+        self._started = self._last = plane.time()
+        """When it began, and when something came last. Seconds of the loop's clock; the latter as old as a sweep."""
+        self._first = 0.0
+        self._spoke = 0.0
+        """When the client was last sent a comment."""
+        self._fresh = False
+        """Whether something came since the last sweep."""
+        self._paused = False
+        self._outcome = Outcome()
 
     # What the client's connection calls
 
     def start(self) -> None:
         """Choose an endpoint and send the request there; may be over when it returns."""
+        if not self._tried:
+            self._plane.watch(self)
         taken = self._plane.take(self._shape, self._tried)
         if isinstance(taken, Refusal):
             self._refuse(taken)
@@ -106,44 +149,100 @@ class Exchange:
 
     def abandon(self) -> None:
         """The client is gone: stop the engine's work at once."""
+        self._outcome.reason = "client_gone"
         self._settle()
+        self._finish(499)
 
     def cancel(self) -> None:
         """The gateway stops and its patience is over: tell the client, in whatever form is still possible."""
-        if self._head is None:
-            self._answer(SHUTTING_DOWN, keep_alive=False)
-        else:
-            self._break_off(SHUTTING_DOWN)
+        self._fail(SHUTTING_DOWN)
 
     def pause(self) -> None:
         """The client does not keep up."""
+        self._paused = True
         if self._upstream is not None:
             self._upstream.pause()
 
     def resume(self) -> None:
         """The client keeps up again."""
+        self._paused = False
+        self._fresh = True
         if self._upstream is not None:
             self._upstream.resume()
+
+    # What the plane's sweep calls
+
+    @property
+    def model(self) -> str:
+        """The model that it was asked for."""
+        return self._call.model
+
+    def look(self, now: float, limits: GatewaySettings, keep_alive: float | None) -> None:
+        """See whether the engine has been silent for too long, and whether the client needs a sign of life."""
+        if self._fresh or self._paused:
+            self._fresh = False
+            self._last = now
+            return
+        silent = now - self._last
+        if self._upstream is not None:
+            over = self._over(silent, limits)
+            if over:
+                self._plane.failed(self._endpoint)
+                self._fail(Fault(504, "upstream_timeout", f"The replica `{self._id}` {over}."))
+                return
+        quiet = now - max(self._last, self._spoke)
+        if keep_alive is not None and quiet >= keep_alive and self._call.stream and self._request.http11:
+            self._comment(now)
+
+    def _over(self, silent: float, limits: GatewaySettings) -> str:
+        if self._head is None:
+            return f"did not answer within {limits.headers:g} s" if silent >= limits.headers else ""
+        if not self._pieces:
+            return f"sent no byte of its answer within {limits.first_byte:g} s" if silent >= limits.first_byte else ""
+        return (
+            f"was silent for {limits.inter_chunk:g} s in the middle of its answer"
+            if silent >= limits.inter_chunk
+            else ""
+        )
+
+    def _comment(self, now: float) -> None:
+        if self._head is None and not self._early:
+            self._early = self._chunked = True
+            self._client.write(early_stream_head(self._request, self._keep_alive))
+        elif self._head is not None and not (self._head.event_stream and self._chunked):
+            return
+        if self._tail and not self._tail.endswith(BOUNDARIES):
+            return
+        self._client.write(b"%x\r\n%b\r\n" % (len(COMMENT), COMMENT))
+        self._spoke = now  # the engine's time runs on
 
     # What the connection to the engine calls
 
     def response_data(self, head: ResponseHead | None, body: bytes, complete: bool) -> None:
         """Send on what came, in one write. For most events of a stream, this is all the work there is."""
-        data = b"" if head is None else self._begin(head)
+        self._fresh = True
+        data = b""
+        if head is not None:
+            elsewhere = head.status in ELSEWHERE or (head.status == 404 and not self._call.model)
+            if elsewhere and self._goes_elsewhere(complete):
+                return
+            data = self._begin(head)
         if body:
-            self._tail = body if len(body) >= TAIL else (self._tail + body)[-TAIL:]
-            data += b"%x\r\n%b\r\n" % (len(body), body) if self._chunked else body
+            self._pieces += 1
+            if self._pieces == 1:
+                self._first = self._plane.time()
+            small = len(body) < (SHORT if self._shape.stream else TAIL)
+            self._tail = (self._tail + body)[-TAIL:] if small else body
+            if self._tap is not None:
+                body = self._tap.pass_on(body)
+            if body and not self._is_told_otherwise():
+                data += b"%x\r\n%b\r\n" % (len(body), body) if self._chunked else body
         if not complete:
-            self._client.write(data)
+            if data:
+                self._client.write(data)
             return
         self._upstream = None
-        if self._lacks_last_word():
-            self._client.write(data)
-            self._break_off(self._stream_fault("it ended the stream without its last event"))
-            return
-        self._client.write(data + b"0\r\n\r\n" if self._chunked else data)
-        self._settle()
-        self._client.exchange_done(self._keep_alive)
+        self._end(data)
 
     def response_broken(self, reason: str) -> None:
         """Try again where that is safe, else tell the client."""
@@ -151,20 +250,31 @@ class Exchange:
         assert connection is not None
         assert self._endpoint is not None
         if self._head is not None:
-            self._break_off(self._stream_fault(reason))
+            self._plane.failed(self._endpoint)
+            self._fail(self._stream_fault(reason))
         elif connection.reused and not connection.answered:
             self._connect(self._endpoint)
         else:
-            message = f"The replica `{self._endpoint.id}` failed before it answered: {reason}."
-            self._answer(Fault(502, "upstream_failed", message))
+            self._plane.failed(self._endpoint)
+            self._fail(Fault(502, "upstream_failed", f"The replica `{self._id}` failed before it answered: {reason}."))
 
     # Inside
+
+    @property
+    def _id(self) -> str:
+        return self._endpoint.id if self._endpoint is not None else ""
 
     def _begin(self, head: ResponseHead) -> bytes:
         """Decide how the response is framed; from here on nothing can be retried."""
         self._head = head
+        self._request.body = b""
+        self._plane.answered(self._endpoint, head.status)
+        if self._early:
+            return b""
+        if head.encoded or not head.event_stream:
+            self._tap = None
         framing: Framing = head.framing
-        if framing in {"chunked", "close"}:
+        if framing in {"chunked", "close"} or (framing == "length" and self._tap is not None):
             self._chunked = self._request.http11
             framing = "chunked" if self._chunked else "close"
             self._keep_alive = self._keep_alive and self._chunked
@@ -172,12 +282,52 @@ class Exchange:
             self._keep_alive = False
         return response_to_client(head, self._request, framing, self._keep_alive)
 
+    def _is_told_otherwise(self) -> bool:
+        """Whether the client was promised a stream, and the engine answers with something else."""
+        head = self._head
+        return self._early and head is not None and not (head.status == 200 and head.event_stream)
+
+    def _end(self, data: bytes) -> None:
+        """The engine's response is complete; so is the client's, unless it lacks its last word."""
+        if self._is_told_otherwise():
+            head = self._head
+            assert head is not None
+            self._fail(Fault(head.status if head.status >= 400 else 502, "upstream_error", message_in(self._tail)))
+            return
+        if self._tap is not None:
+            rest = self._tap.rest()
+            if rest:
+                data += b"%x\r\n%b\r\n" % (len(rest), rest) if self._chunked else rest
+        if self._lacks_last_word():
+            self._client.write(data)
+            self._plane.failed(self._endpoint)
+            self._fail(self._stream_fault("it ended the stream without its last event"))
+            return
+        self._client.write(data + b"0\r\n\r\n" if self._chunked else data)
+        head = self._head
+        assert head is not None
+        self._settle()
+        self._finish(head.status)
+        self._client.exchange_done(self._keep_alive)
+
     def _lacks_last_word(self) -> bool:
         head = self._head
         terminal = TERMINALS.get(self._shape.route)
-        if head is None or terminal is None or not head.event_stream or head.status != 200:
+        if head is None or terminal is None or not head.event_stream or head.encoded or head.status != 200:
             return False
         return terminal not in self._tail
+
+    def _goes_elsewhere(self, complete: bool) -> bool:
+        """Ask another endpoint, if there is one and the budget for it lasts, instead of one that is too busy."""
+        if not self._plane.may_retry(self._shape, self._tried):
+            return False
+        if not complete and self._upstream is not None:
+            self._upstream.discard()
+        self._upstream = None
+        self._outcome.retries += 1
+        self._release()
+        self.start()
+        return True
 
     def _connect(self, endpoint: Endpoint) -> None:
         self._connecting = self._plane.supervisor.job("connect", self._connected(endpoint), self._connect_failed)
@@ -188,6 +338,8 @@ class Exchange:
         except (OSError, TimeoutError) as error:
             self._connecting = None
             log.warning("replica unreachable", extra={"endpoint": endpoint.id, "error": str(error) or repr(error)})
+            self._plane.failed(endpoint)
+            self._outcome.retries += 1
             self._release(reached=False)
             self.start()
             return
@@ -196,51 +348,61 @@ class Exchange:
 
     def _connect_failed(self, error: BaseException) -> None:
         log.error("connecting raised", extra={"request": self._request.request_id.decode()}, exc_info=error)
-        self._answer(Fault(502, "upstream_failed", "The gateway could not send this request on."))
+        self._fail(Fault(502, "upstream_failed", "The gateway could not send this request on."))
 
     def _send(self, connection: UpstreamConnection) -> None:
         endpoint = self._endpoint
         assert endpoint is not None
         self._upstream = connection
-        body = self._request.body
-        if self._call.model != endpoint.served_name:
-            body = with_model(body, endpoint.served_name)
-        connection.send(self, request_to_engine(self._request, connection.host, len(body)), body)
+        self._fresh = True
+        body = body_for(self._call, self._request.body, endpoint.served_name)
+        target = (self._found.target or self._request.target) if self._call.model else self._request.target
+        if endpoint.prefix:
+            target = endpoint.prefix.encode() + target
+        connection.send(self, request_to_engine(self._request, target, connection.host, len(body)), body)
+        if self._paused:
+            connection.pause()
 
     def _refuse(self, refusal: Refusal) -> None:
+        self._outcome.reason = refusal.code
         if self._tried:
             message = f"None of the {len(self._tried)} replicas of the model `{self._call.model}` could be reached."
             fault = Fault(503, "upstream_unreachable", message, None, refusal.retry_after or 1)
         else:
             param = "model" if refusal.status == 404 else None
             fault = Fault(refusal.status, refusal.code, refusal.message, param, refusal.retry_after)
-        self._answer(fault)
+        self._fail(fault)
 
-    def _answer(self, fault: Fault, keep_alive: bool = True) -> None:
+    def _fail(self, fault: Fault) -> None:
+        """Tell the client, in the form that is still possible, and end."""
+        self._outcome.reason = fault.code
         self._settle()
-        keep_alive = keep_alive and self._keep_alive and not self._plane.stopping
-        answer: Answer = fault_answer(fault)
-        self._client.write(render(answer, self._request, keep_alive))
+        self._finish(fault.status)
+        if self._head is not None or self._early:
+            self._break_off(fault)
+            return
+        keep_alive = self._keep_alive and not self._plane.stopping
+        self._client.write(render(fault_answer(fault, self._shape.route), self._request, keep_alive))
         self._client.exchange_done(keep_alive)
 
     def _stream_fault(self, reason: str) -> Fault:
-        assert self._endpoint is not None
-        return Fault(502, "upstream_failed", f"The replica `{self._endpoint.id}` broke off its response: {reason}.")
+        return Fault(502, "upstream_failed", f"The replica `{self._id}` broke off its response: {reason}.")
 
     def _break_off(self, fault: Fault) -> None:
         head = self._head
-        assert head is not None
         log.warning("response broken off", extra={"request": self._request.request_id.decode(), "why": fault.message})
-        if head.event_stream and head.framing in {"chunked", "close"}:
+        streams = self._early or (head is not None and head.event_stream and not head.encoded)
+        if streams and (self._chunked or (head is not None and head.framing in {"chunked", "close"})):
             event = error_event(self._shape.route, fault)
-            if self._tail and not self._tail.endswith((b"\n\n", b"\r\n\r\n")):
+            torn = self._tail and self._tap is None and not self._tail.endswith(BOUNDARIES)
+            if torn and not self._is_told_otherwise():
                 event = b"\n\n" + event
             self._client.write(b"%x\r\n%b\r\n" % (len(event), event) if self._chunked else event)
-        self._settle()
         self._client.exchange_done(reusable=False)
 
     def _settle(self) -> None:
         """End this exchange towards the engine: exactly once whatever is held, and again without effect."""
+        self._plane.unwatch(self)
         if self._connecting is not None:
             self._connecting.cancel()
             self._connecting = None
@@ -254,3 +416,15 @@ class Exchange:
         slot, self._slot = self._slot, None
         assert slot is not None
         self._plane.give_back(slot, reached=reached)
+
+    def _finish(self, status: int) -> None:
+        """Have what became of it counted and logged."""
+        outcome = self._outcome
+        outcome.status = status
+        outcome.first = self._first - self._started if self._pieces else None
+        outcome.duration = self._plane.time() - self._started
+        outcome.pieces = self._pieces
+        if self._head is not None and self._head.status == 200 and not self._head.encoded:
+            tap = self._tap
+            outcome.tokens = (tap.tokens if tap is not None else None) or tokens_in(self._tail)
+        self._plane.finished(self._shape, self._request, self._id, outcome)

@@ -7,7 +7,7 @@ anew, and the cross-origin headers, which are the gateway's to give.
 
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Literal
+from typing import Literal, NamedTuple
 
 REQUEST_ID = b"x-request-id"
 REQUEST_ID_LIMIT = 128
@@ -23,9 +23,21 @@ NOTED = frozenset(
         b"expect",
         b"origin",
         b"access-control-request-headers",
+        b"content-type",
+        b"content-encoding",
+        b"upgrade",
     }
 )
 """Request headers that the gateway itself reads."""
+WEBSOCKET = frozenset(
+    {
+        b"sec-websocket-key",
+        b"sec-websocket-version",
+        b"sec-websocket-protocol",
+        b"sec-websocket-extensions",
+    }
+)
+"""Request headers that go to the engine where a connection becomes a WebSocket."""
 
 _DROPPED = frozenset(
     {
@@ -51,7 +63,7 @@ REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Incoming:
     """A whole request of a client."""
 
@@ -67,6 +79,11 @@ class Incoming:
     http11: bool
     keep_alive: bool
     body: bytes
+    content_type: bytes = b""
+    content_encoding: bytes = b""
+    """In lower case."""
+    websocket: tuple[bytes, ...] | None = None
+    """Header lines of an offer to become a WebSocket, which is the last request on its connection; None for any other."""
 
     @property
     def path(self) -> bytes:
@@ -74,8 +91,7 @@ class Incoming:
         return self.target.partition(b"?")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
+class ResponseHead(NamedTuple):
     """The head of an engine's response."""
 
     status: int
@@ -88,26 +104,51 @@ class ResponseHead:
     """Of the body, where the engine said it."""
     event_stream: bool
     """Whether the body is a series of server-sent events."""
+    encoded: bool = False
+    """Whether the body is compressed, so that nothing can be read in it."""
+
+
+class _Names(dict[bytes, bytes]):
+    """A header's name as an engine writes it -> in lower case, or nothing if it goes nowhere and says nothing.
+
+    Engines write the same few names with every response: looking them up costs a fraction of working them out.
+    """
+
+    def __missing__(self, name: bytes) -> bytes:
+        lower = name.lower()
+        read = (b"content-length", b"transfer-encoding", b"connection")
+        kept = lower in read or (lower not in _DROPPED and not lower.startswith(b"access-control-"))
+        if len(self) < MOST_NAMES:
+            self[name] = lower if kept else b""
+        return lower if kept else b""
+
+
+MOST_NAMES = 1000
+"""Names that are remembered, at most."""
+_NAMES = _Names()
 
 
 def read_response_head(status: int, reason: bytes, headers: list[Header]) -> ResponseHead:
-    """Return the head with these headers, whose names are in lower case."""
+    """Return the head with these headers."""
     lines: list[bytes] = []
     length = encoding = connection = None
-    event_stream = False
-    for header in headers:
-        name, value = header
-        if name not in _DROPPED:
-            if not name.startswith(b"access-control-"):
-                lines.append(b"%b: %b\r\n" % header)
-            if name == b"content-type":
-                event_stream = value.lower().startswith(b"text/event-stream")
-        elif name == b"content-length":
+    event_stream = encoded = False
+    for written, value in headers:
+        name = _NAMES[written]
+        if not name:
+            continue
+        if name == b"content-length":
             length = value
         elif name == b"transfer-encoding":
             encoding = value
         elif name == b"connection":
             connection = value
+        else:
+            lines.append(b"%b: %b\r\n" % (name, value))
+            if name == b"content-type":
+                event_stream = value.lower().startswith(b"text/event-stream")
+            elif name == b"content-encoding":
+                encoded = value.lower() != b"identity"
     if connection is not None and connection.lower() not in {b"close", b"keep-alive"}:
         nominated = tuple(token.strip().lower() + b":" for token in connection.split(b","))
         lines = [line for line in lines if not line.startswith(nominated)]
@@ -118,18 +159,35 @@ def read_response_head(status: int, reason: bytes, headers: list[Header]) -> Res
         framing = "chunked" if encoding.lower().endswith(b"chunked") else "close"
     else:
         framing = "close" if length is None else "length"
-    return ResponseHead(status, reason or REASONS.get(status, b""), tuple(lines), framing, length, event_stream)
+    return ResponseHead(
+        status, reason or REASONS.get(status, b""), tuple(lines), framing, length, event_stream, encoded
+    )
 
 
-def request_to_engine(request: Incoming, host: bytes, length: int) -> bytes:
+def request_to_engine(request: Incoming, target: bytes, host: bytes, length: int) -> bytes:
     """Return the head of the request that an engine gets; `length` is that of its body in bytes."""
-    return b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\ncontent-length: %d\r\n\r\n" % (
+    framed = b"content-length: %d\r\n" % length if length or request.method == b"POST" else b""
+    return b"%b %b HTTP/1.1\r\nhost: %b\r\n%bx-request-id: %b\r\n%b\r\n" % (
         request.method,
-        request.target,
+        target,
         host,
         b"".join(request.forwarded),
         request.request_id,
-        length,
+        framed,
+    )
+
+
+def upgrade_to_engine(request: Incoming, target: bytes, host: bytes) -> bytes:
+    """Return the head of the request by which an engine is asked to become a WebSocket."""
+    return (
+        b"GET %b HTTP/1.1\r\nhost: %b\r\nconnection: upgrade\r\nupgrade: websocket\r\n%b%bx-request-id: %b\r\n\r\n"
+        % (
+            target,
+            host,
+            b"".join(request.forwarded),
+            b"".join(request.websocket or ()),
+            request.request_id,
+        )
     )
 
 
@@ -142,6 +200,12 @@ def response_to_client(head: ResponseHead, request: Incoming, framing: Framing, 
         framed = b"content-length: %b\r\n" % head.length
     lines = b"".join(head.lines)
     return b"HTTP/1.1 %d %b\r\n%b%b%b" % (head.status, head.reason, lines, framed, _ending(request, keep_alive))
+
+
+def early_stream_head(request: Incoming, keep_alive: bool) -> bytes:
+    """Return the head of a stream that begins before the engine has said anything."""
+    fixed = b"content-type: text/event-stream\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n"
+    return b"HTTP/1.1 200 OK\r\n%b%b" % (fixed, _ending(request, keep_alive))
 
 
 def own_response(status: int, headers: tuple[Header, ...], body: bytes, request: Incoming, keep_alive: bool) -> bytes:

@@ -2,22 +2,54 @@
 
 All of it changes in synchronous methods, so a request looks at the table, chooses and takes its slot with nothing in
 between. A table swap touches no request: each holds the endpoint that it was given and the slot that it took.
+
+Time limits cost a request nothing while it runs: one sweep looks at all of them, so a limit is kept to within a sweep. How
+far a sweep comes late is the event loop's lag.
 """
 
+import asyncio
 import random
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from typing import Protocol
 
 from llmgw.base.ids import ReplicaId
 from llmgw.base.time import Clock
-from llmgw.fleet.table import EMPTY_TABLE, Endpoint, EndpointTable
+from llmgw.fleet.table import EMPTY_TABLE, Endpoint, EndpointTable, GatewaySettings
+from llmgw.gateway.heads import Incoming
+from llmgw.gateway.meter import Meter
+from llmgw.gateway.outcome import Outcome
 from llmgw.gateway.upstream import UpstreamPool
-from llmgw.routing.choose import Refusal, Target, choose
+from llmgw.routing.breaker import Breakers
+from llmgw.routing.choose import NONE_BARRED, Refusal, Target, choose, choose_any
 from llmgw.routing.index import TableIndex, index_table
 from llmgw.routing.load import Load, Slot
 from llmgw.routing.request import RequestShape
 from llmgw.runtime.supervisor import Supervisor
-from llmgw.wire.messages import EndpointUsage
+from llmgw.wire.messages import EndpointUsage, Sample
+
+LONGEST_SWEEP = 1.0
+SHORTEST_SWEEP = 0.02
+"""Seconds between two sweeps: a quarter of the shortest limit, within these."""
+RETRY_SHARE = 0.1
+RETRY_BURST = 10.0
+"""Retries of what an engine was too busy for: a share of all requests, and so many saved up at most."""
+
+
+OPENNESS = {"closed": 0.0, "half_open": 0.5, "open": 1.0}
+
+
+class Watched(Protocol):
+    """What a sweep looks at."""
+
+    def look(self, now: float, limits: GatewaySettings, keep_alive: float | None) -> None:
+        """See whether a time limit has passed; `now` is by the loop's clock, `keep_alive` is the model's."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """The model that it was asked for."""
+        ...
 
 
 class Plane:
@@ -36,6 +68,16 @@ class Plane:
         self.stopping = False
         self._rng = rng
         self._load = Load()
+        self.breakers = Breakers()
+        self.meter = Meter()
+        self.lag = 0.0
+        """Seconds that the last sweep came late."""
+        self._finished: Callable[[RequestShape, Incoming, str, Outcome], None] | None = None
+        self._watched: dict[Watched, None] = {}
+        self._sweep: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._budget = RETRY_BURST
+        self.time: Callable[[], float] = asyncio.get_running_loop().time
         self._index = index_table(EMPTY_TABLE)
         self._withdrawn_quiet: Callable[[], None] = lambda: None
 
@@ -43,6 +85,10 @@ class Plane:
     def index(self) -> TableIndex:
         """The present table's index."""
         return self._index
+
+    def max_body(self) -> int:
+        """Return the most bytes that a request's body may have."""
+        return self._index.settings.max_body
 
     def on_withdrawn_quiet(self, callback: Callable[[], None]) -> None:
         """Have this called when an endpoint that has left the table has nothing in flight any more."""
@@ -52,6 +98,7 @@ class Plane:
         """Go by this table from now on."""
         self._index = index_table(table)
         self._load.keep(self._index.ids)
+        self.breakers.keep({endpoint.id: endpoint for endpoint in self._index.endpoints})
         self.pool.keep(self._index.addresses)
         self.ready = not self.stopping
 
@@ -59,12 +106,89 @@ class Plane:
         """Choose an endpoint and take a slot at it, in one step."""
         if self._index.version == EMPTY_TABLE.version and not self.ready:
             return Refusal(503, "no_table", "This gateway has just started; no endpoint table was taken yet.", 1)
-        decision = choose(shape, self._index, self._load, self._rng, excluded)
+        decision = self._choose(shape, excluded)
         match decision:
             case Target(endpoint):
+                if self.breakers.any_open:
+                    self.breakers.taken(endpoint, self.clock.now())
                 return endpoint, self._load.take(endpoint.id)
             case Refusal():
                 return decision
+
+    def may_retry(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> bool:
+        """Whether another endpoint can be asked, and the budget lasts; takes one retry off it then."""
+        if shape.model and self._budget < 1.0:
+            return False
+        if not isinstance(self._choose(shape, excluded), Target):
+            return False
+        if shape.model:
+            self._budget -= 1.0
+        return True
+
+    def _choose(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Target | Refusal:
+        barred = self.breakers.barred(self.clock.now()) if self.breakers.any_open else NONE_BARRED
+        if not shape.model:
+            return choose_any(self._index, self._load, excluded, barred)
+        return choose(shape, self._index, self._load, self._rng, excluded, barred)
+
+    def failed(self, endpoint: Endpoint | None) -> None:
+        """Note that an endpoint could not be reached, or did not do what it had begun."""
+        if endpoint is not None:
+            self.breakers.failed(endpoint, self.clock.now())
+
+    def answered(self, endpoint: Endpoint | None, status: int) -> None:
+        """Note an endpoint's status."""
+        if endpoint is not None:
+            model = self._index.models.get(endpoint.model)
+            others = model.endpoints if model is not None and status >= 500 else ()
+            self.breakers.answered(endpoint, status, others, self.clock.now())
+
+    def finished(self, shape: RequestShape, request: Incoming, endpoint: str, outcome: Outcome) -> None:
+        """Count what became of a request."""
+        self._budget = min(RETRY_BURST, self._budget + RETRY_SHARE)
+        indexed = self._index.models.get(shape.model)
+        # what no model is called must not become a label: clients choose it
+        self.meter.count(shape.route, indexed.model.name if indexed is not None else "", outcome)
+        if self._finished is not None:
+            self._finished(shape, request, endpoint, outcome)
+
+    def on_finished(self, callback: Callable[[RequestShape, Incoming, str, Outcome], None]) -> None:
+        """Have this called with every request that is over."""
+        self._finished = callback
+
+    def watch(self, one: Watched) -> None:
+        """Have this looked at in every sweep."""
+        self._watched[one] = None
+        if self._sweep is None:
+            self._arm()
+
+    def unwatch(self, one: Watched) -> None:
+        """Look at it no more."""
+        self._watched.pop(one, None)
+
+    def close(self) -> None:
+        """End the sweeps."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+
+    def _arm(self) -> None:
+        limits = self._index.settings
+        shortest = min(limits.headers, limits.first_byte, limits.inter_chunk, *self._index.keep_alives)
+        wait = min(LONGEST_SWEEP, max(SHORTEST_SWEEP, shortest / 4))
+        self._due = self.time() + wait
+        self._sweep = asyncio.get_running_loop().call_later(wait, self._look_at_all)
+
+    def _look_at_all(self) -> None:
+        now, limits, models = self.time(), self._index.settings, self._index.models
+        self.lag = max(0.0, now - self._due)
+        self.meter.late(self.lag)
+        for one in list(self._watched):
+            indexed = models.get(one.model)
+            one.look(now, limits, indexed.model.keep_alive if indexed is not None else None)
+        self._sweep = None
+        if self._watched:
+            self._arm()
 
     def give_back(self, slot: Slot, *, reached: bool = True) -> None:
         """Take back a slot; the response at its endpoint ends now, unless the request never reached it."""
@@ -85,6 +209,17 @@ class Plane:
             ago = None if ended is None else max(0.0, now - ended)
             usage.append(EndpointUsage(endpoint, self._load.in_flight(endpoint), ago))
         return tuple(usage)
+
+    def samples(self) -> list[Sample]:
+        """Return what is in flight and which circuits are not closed, by endpoint."""
+        now = self.clock.now()
+        found = []
+        for endpoint in self._index.endpoints:
+            labels = (endpoint.model, endpoint.id)
+            found.append(Sample("llmgw_gateway_in_flight", labels, self._load.in_flight(endpoint.id)))
+            state = self.breakers.state(endpoint.id, now)
+            found.append(Sample("llmgw_gateway_circuit_open", labels, OPENNESS[state]))
+        return found
 
     def new_request_id(self) -> bytes:
         """Return an id for a request whose client gave none."""

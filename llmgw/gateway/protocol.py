@@ -14,27 +14,44 @@ import asyncio
 from collections.abc import Iterator
 from typing import cast
 
-from llmgw.gateway.answers import CALLS, fault_answer, own_answer, render
-from llmgw.gateway.bodies import read_call
+from llmgw.gateway.answers import fault_answer, own_answer, render
+from llmgw.gateway.bodies import decoded, read_call
 from llmgw.gateway.errors import Fault
 from llmgw.gateway.exchange import SHUTTING_DOWN, Exchange
 from llmgw.gateway.heads import CONTINUE, Incoming
 from llmgw.gateway.plane import Plane
 from llmgw.gateway.reader import RequestReader
+from llmgw.gateway.routes import Found, route_of
+from llmgw.gateway.tunnel import Tunnel
 
 AHEAD_LIMIT = 64 << 10
 """Bytes that a client may send ahead of its turn before its socket is left unread."""
 LINGER = 2.0
 """Seconds in which a client may still send what nobody reads, after the last response."""
+NOT_AN_ADMIN = Fault(403, "not_an_admin", "An engine's own paths are open to clients on this gateway's host only.")
+NOT_A_WEBSOCKET = Fault(426, "not_a_websocket", "This URL is a WebSocket: ask to upgrade the connection.")
+
+
+SLOW_HEAD = 30.0
+"""Seconds in which the head of a request must have come, from its first byte on."""
+SLOW_BODY = 60.0
+"""Seconds in which something more of a request's body must come."""
+IDLE = 120.0
+"""Seconds after which a connection without a request is closed."""
+LOOKS = 4
+"""Looks at every client within the shortest of these."""
+TOO_SLOW = Fault(408, "request_timeout", "The request did not come in time.")
 
 
 class Clients:
-    """The clients of one gateway that are connected."""
+    """The clients of one gateway that are connected. Those that are too slow are found by one sweep over all of them."""
 
     def __init__(self) -> None:
         self._connected: dict[ClientConnection, None] = {}
         self._gone = asyncio.Event()
         self._gone.set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._stopped = False
 
     def __len__(self) -> int:
         return len(self._connected)
@@ -47,6 +64,25 @@ class Clients:
         """Count a client in."""
         self._connected[client] = None
         self._gone.clear()
+        if self._sweep is None and not self._stopped:
+            wait = min(SLOW_HEAD, SLOW_BODY, IDLE) / LOOKS
+            self._sweep = asyncio.get_running_loop().call_later(wait, self._look)
+
+    def stop_sweeping(self) -> None:
+        """Look no more: the gateway stops."""
+        self._stopped = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    def _look(self) -> None:
+        self._sweep = None
+        now = asyncio.get_running_loop().time()
+        clients = tuple(self._connected)
+        for client in clients:
+            client.look(now)
+        if self._connected and not self._stopped:
+            wait = min(SLOW_HEAD, SLOW_BODY, IDLE) / LOOKS
+            self._sweep = asyncio.get_running_loop().call_later(wait, self._look)
 
     def discard(self, client: "ClientConnection") -> None:
         """Count a client out."""
@@ -71,8 +107,8 @@ class ClientConnection(asyncio.Protocol):
         self._plane = plane
         self._clients = clients
         self._transport: asyncio.Transport | None = None
-        self._reader = RequestReader(plane.new_request_id)
-        self._exchange: Exchange | None = None
+        self._reader = RequestReader(plane.new_request_id, plane.max_body)
+        self._exchange: Exchange | Tunnel | None = None
         self._advancing = False
         self._closing = False
         self._ahead = 0
@@ -80,6 +116,13 @@ class ClientConnection(asyncio.Protocol):
         self._linger: asyncio.TimerHandle | None = None
         self._paused = False
         """Whether the client does not keep up with what was written."""
+        self._heard = True
+        """Whether something came, or a response ended, since the last look."""
+        self._since = 0.0
+        """When that was seen last, by the loop's clock."""
+        self._head = 0
+        self._head_since = 0.0
+        """Which request's head is not whole yet, and since when."""
 
     # What the event loop calls
 
@@ -102,6 +145,10 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse, and answer what became complete if it is its turn."""
         if self._closing:
+            return
+        self._heard = True
+        if isinstance(self._exchange, Tunnel):
+            self._exchange.from_client(data)
             return
         early = self._exchange is not None or bool(self._reader.ready)
         self._reader.feed(data)
@@ -127,16 +174,38 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._catch_up()
 
-    # What the exchange and the gateway call
+    # What the sweep, the exchange and the gateway call
+
+    def look(self, now: float) -> None:
+        """See whether the client takes too long to say what it wants; one that waits for an answer does not."""
+        if self._exchange is not None or self._heard:
+            self._heard = False
+            self._since = now
+        if self._exchange is not None or self._closing:
+            return
+        number = self._reader.unfinished_head
+        if number != self._head:
+            self._head, self._head_since = number, now
+        silent = now - self._since
+        if (number and now - self._head_since >= SLOW_HEAD) or (self._reader.unfinished and silent >= SLOW_BODY):
+            self._serve(TOO_SLOW)
+        elif not self._reader.unfinished and silent >= IDLE:
+            self._close()
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client."""
         if self._transport is not None:
             self._transport.write(data)
 
+    def hold(self, held: bool) -> None:
+        """Read nothing from the client, or read on."""
+        if self._transport is not None and not self._transport.is_closing():
+            (self._transport.pause_reading if held else self._transport.resume_reading)()
+
     def exchange_done(self, reusable: bool) -> None:
         """Go on with the next request, or close after what was written."""
         self._exchange = None
+        self._heard = True
         self._plane.requests += 1
         if not reusable:
             self._close_lingering()
@@ -196,21 +265,48 @@ class ClientConnection(asyncio.Protocol):
             self.write(render(fault_answer(request), _unread(self._plane.new_request_id()), keep_alive=False))
             self._close_lingering()
             return
-        route = CALLS.get(request.path) if request.method == b"POST" else None
-        if route is None:
+        found = route_of(request)
+        if found is None:
             answer = own_answer(self._plane, request)
         else:
-            call = SHUTTING_DOWN if self._plane.stopping else read_call(request.body)
-            if not isinstance(call, Fault):
-                self._exchange = Exchange(self._plane, self, request, route, call)
-                self._exchange.start()
+            fault = self._begin(request, found)
+            if fault is None:
                 return
             self._plane.requests += 1
-            answer = fault_answer(call)
+            answer = fault_answer(fault, found.route)
         keep_alive = request.keep_alive and not self._plane.stopping
         self.write(render(answer, request, keep_alive))
         if not keep_alive:
             self._close_lingering()
+
+    def _begin(self, request: Incoming, found: Found) -> Fault | None:
+        """Begin to answer a request that goes to a model; return what is wrong with it instead."""
+        if self._plane.stopping:
+            return SHUTTING_DOWN
+        if found.route == "engine" and not self._is_near():
+            return NOT_AN_ADMIN
+        if request.content_encoding:
+            body = decoded(request.body, request.content_encoding, self._plane.max_body())
+            if isinstance(body, Fault):
+                return body
+            request.body = body
+        call = read_call(found, request.body, request.content_type)
+        if isinstance(call, Fault):
+            return call
+        if found.route == "realtime":
+            if request.websocket is None:
+                return NOT_A_WEBSOCKET
+            self._exchange = tunnel = Tunnel(self._plane, self, request, found)
+            tunnel.start(self._reader)
+            return None
+        self._exchange = exchange = Exchange(self._plane, self, request, found, call)
+        exchange.start()
+        return None
+
+    def _is_near(self) -> bool:
+        """Whether the client is on this host. Until there are keys, that is what makes an administrator."""
+        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return not isinstance(peer, tuple) or peer[0].startswith("127.") or peer[0] in ("::1", "::ffff:127.0.0.1")
 
     def _close(self) -> None:
         self._closing = True

@@ -5,7 +5,8 @@ parser's strict mode), a head or a body above its limit. After a fault nothing m
 request would begin is not known.
 
 An offer to upgrade is ignored, as RFC 9110 allows: Java's own HTTP client makes it with every request, and servers that
-take it at its word lose the body. The parser stops at such a head, so the request is parsed again without the offer.
+take it at its word lose the body. The parser stops at such a head, so the request is parsed again without the offer. The one
+that is taken is a WebSocket where engines have one; what follows it is kept as it came, in `beyond`.
 """
 
 from collections import deque
@@ -13,16 +14,35 @@ from collections.abc import Callable
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
+from llmgw.gateway.bodies import too_large
 from llmgw.gateway.errors import Fault
-from llmgw.gateway.heads import FORWARDED, NOTED, REQUEST_ID, REQUEST_ID_LIMIT, Incoming
+from llmgw.gateway.heads import FORWARDED, NOTED, REQUEST_ID, REQUEST_ID_LIMIT, WEBSOCKET, Incoming
+from llmgw.gateway.routes import REALTIME
 
 HEAD_LIMIT = 64 << 10
-BODY_LIMIT = 64 << 20
 
 HEAD_TOO_LARGE = Fault(431, "headers_too_large", f"The request's head is above the limit of {HEAD_LIMIT >> 10} KiB.")
-BODY_TOO_LARGE = Fault(413, "request_too_large", f"The request's body is above the limit of {BODY_LIMIT >> 20} MiB.")
 OTHER_VERSION = Fault(505, "http_version", "This gateway speaks HTTP/1.1.")
 NO_TUNNELS = Fault(405, "method_not_allowed", "This gateway opens no tunnels.")
+
+
+class _Names(dict[bytes, tuple[bytes, bool, bool | None]]):
+    """A header's name as a client writes it -> (in lower case, whether it goes to the engine, whether it is read here).
+
+    Clients write the same few names with every request. The last is None for those that only a WebSocket takes along.
+    """
+
+    def __missing__(self, name: bytes) -> tuple[bytes, bool, bool | None]:
+        lower = name.lower()
+        found = (lower, lower in FORWARDED, None if lower in WEBSOCKET else lower in NOTED)
+        if len(self) < MOST_NAMES:
+            self[name] = found
+        return found
+
+
+MOST_NAMES = 1000
+"""Names that are remembered, at most: clients choose them."""
+_NAMES = _Names()
 
 
 class Refused(Exception):
@@ -36,7 +56,12 @@ class Refused(Exception):
 class RequestReader:
     """One a connection. `ready` fills in the order of the bytes; a `Fault` in it is the last that comes."""
 
-    def __init__(self, new_request_id: Callable[[], bytes]) -> None:
+    def __init__(self, new_request_id: Callable[[], bytes], max_body: Callable[[], int]) -> None:
+        """`max_body` returns the limit of a body in bytes, as it is now."""
+        self._max_body = max_body
+        self.beyond = b""
+        """What a client sent after a request to become a WebSocket."""
+        self.tunnels = False
         self.ready: deque[Incoming | Fault] = deque()
         self.awaits_continue = False
         """Whether the client holds back a body until it is told to go on."""
@@ -45,22 +70,39 @@ class RequestReader:
         self._broken = False
         self._begun = 0
         self._in_head = False
+        self._partial = False
         self._in_trailers = False
+        self._measured = True
         self._unparsed = 0
         """Bytes of whole reads that brought a head or trailers no nearer to their end, as far as callbacks show."""
         self._url = b""
         self._forwarded: list[bytes] = []
         self._noted: dict[bytes, bytes] = {}
+        self._websocket: list[bytes] = []
         self._head_size = 0
         self._http11 = True
         self._body: list[bytes] = []
         self._body_size = 0
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether a request has begun to come and is not whole."""
+        return self._partial
+
+    @property
+    def unfinished_head(self) -> int:
+        """The number of the request whose head is not whole yet; 0 if there is none."""
+        return self._begun if self._in_head else 0
+
     def feed(self, data: bytes) -> None:
         """Take bytes as they came. After a fault they are thrown away."""
+        if self.tunnels:
+            self.beyond += data
+            return
         if self._broken:
             return
         begun = self._begun
+        self._measured = len(data) > HEAD_LIMIT or self._unparsed > 0  # else no head can be too large
         try:
             self._parse(data)
         except Refused as refused:
@@ -79,16 +121,30 @@ class RequestReader:
                 self._parser.feed_data(rest)
             except HttpParserUpgrade as upgrade:
                 rest = memoryview(rest)[upgrade.args[0] :]
+                if self._is_websocket():
+                    self.tunnels, self.beyond = True, bytes(rest)
+                    self.ready.append(self._incoming(b"", keep_alive=False))
+                    return
                 self._start_without_upgrade()
             else:
                 return
+
+    def _is_websocket(self) -> bool:
+        offered = self._noted.get(b"upgrade", b"").lower() == b"websocket"
+        return (
+            offered and self._parser.get_method() == b"GET" and _origin_form(self._url).partition(b"?")[0] == REALTIME
+        )
 
     def _start_without_upgrade(self) -> None:
         offered, self._parser = self._parser, HttpRequestParser(self)
         method = offered.get_method()
         if method == b"CONNECT":
             raise Refused(NO_TUNNELS)
-        noted = [b"%b: %b\r\n" % header for header in self._noted.items()]
+        noted = [
+            b"%b: %b\r\n" % header
+            for header in self._noted.items()
+            if header[0] not in FORWARDED and header[0] != b"upgrade"
+        ]
         lines = b"".join(self._forwarded + noted)
         version = offered.get_http_version().encode()
         self._parser.feed_data(b"%b %b HTTP/%b\r\n%b\r\n" % (method, self._url, version, lines))
@@ -104,11 +160,12 @@ class RequestReader:
     def on_message_begin(self) -> None:
         """Start a request."""
         self._begun += 1
-        self._in_head = True
+        self._in_head = self._partial = True
         self._unparsed = 0
         self._url = b""
         self._forwarded = []
         self._noted = {}
+        self._websocket = []
         self._head_size = 0
         self._body = []
         self._body_size = 0
@@ -121,28 +178,33 @@ class RequestReader:
         """Keep a header that goes to the engine or that the gateway reads. A trailer comes here too, and is dropped."""
         if not self._in_head:
             return
-        self._head_size += len(name) + len(value) + 4
-        name = name.lower()
-        if name in FORWARDED:
-            self._forwarded.append(b"%b: %b\r\n" % (name, value))
-        elif name in NOTED:
-            self._noted.setdefault(name, value)
+        if self._measured:
+            self._head_size += len(name) + len(value) + 4
+        lower, forwarded, noted = _NAMES[name]
+        if forwarded:
+            self._forwarded.append(b"%b: %b\r\n" % (lower, value))
+        elif noted is None:
+            self._websocket.append(b"%b: %b\r\n" % (lower, value))
+        if noted and lower not in self._noted:
+            self._noted[lower] = value
 
     def on_headers_complete(self) -> None:
         """Check what the head alone can tell."""
         self._in_head = False
         self._unparsed = 0
         version = self._parser.get_http_version()
-        if version not in {"1.1", "1.0"}:
-            raise Refused(OTHER_VERSION)
         self._http11 = version == "1.1"
+        if not self._http11 and version != "1.0":
+            raise Refused(OTHER_VERSION)
         if self._head_size + len(self._url) > HEAD_LIMIT:
             raise Refused(HEAD_TOO_LARGE)
         if self._parser.should_upgrade():
             return
-        if int(self._noted.get(b"content-length", b"0")) > BODY_LIMIT:
-            raise Refused(BODY_TOO_LARGE)
-        self.awaits_continue = self._noted.get(b"expect", b"").lower() == b"100-continue"
+        length = self._noted.get(b"content-length")
+        if length is not None and int(length) > self._max_body():
+            raise Refused(too_large(self._max_body()))
+        if b"expect" in self._noted:
+            self.awaits_continue = self._noted[b"expect"].lower() == b"100-continue"
 
     def on_chunk_header(self) -> None:
         """Suppose that this was the last chunk and trailers follow, until a byte of the body says otherwise."""
@@ -154,32 +216,40 @@ class RequestReader:
         self._unparsed = 0
         self._body.append(data)
         self._body_size += len(data)
-        if self._body_size > BODY_LIMIT:
-            raise Refused(BODY_TOO_LARGE)
+        if self._body_size > self._max_body():
+            raise Refused(too_large(self._max_body()))
 
     def on_message_complete(self) -> None:
         """Hand over the request."""
         self._in_trailers = False
         if self._parser.should_upgrade():
             return
+        self._partial = False
         self.awaits_continue = False
-        noted, body = self._noted, self._body
+        body = self._body
+        self._body = []
+        whole = body[0] if len(body) == 1 else b"".join(body)
+        self.ready.append(self._incoming(whole, self._parser.should_keep_alive()))
+
+    def _incoming(self, body: bytes, keep_alive: bool) -> Incoming:
+        noted = self._noted
         request_id = noted.get(REQUEST_ID, b"")
         if not (0 < len(request_id) <= REQUEST_ID_LIMIT and request_id.isascii()):
             request_id = self._new_request_id()
-        request = Incoming(
-            method=self._parser.get_method(),
-            target=_origin_form(self._url),
-            forwarded=tuple(self._forwarded),
-            request_id=request_id,
-            origin=noted.get(b"origin"),
-            asked_headers=noted.get(b"access-control-request-headers"),
-            http11=self._http11,
-            keep_alive=self._parser.should_keep_alive(),
-            body=body[0] if len(body) == 1 else b"".join(body),
+        return Incoming(
+            self._parser.get_method(),
+            self._url if self._url.startswith(b"/") else _origin_form(self._url),
+            tuple(self._forwarded),
+            request_id,
+            noted.get(b"origin"),
+            noted.get(b"access-control-request-headers"),
+            self._http11,
+            keep_alive,
+            body,
+            noted.get(b"content-type", b""),
+            noted[b"content-encoding"].lower() if b"content-encoding" in noted else b"",
+            tuple(self._websocket) if self.tunnels else None,
         )
-        self._body = []
-        self.ready.append(request)
 
 
 def _origin_form(url: bytes) -> bytes:

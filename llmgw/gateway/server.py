@@ -14,10 +14,11 @@ from functools import partial
 
 from llmgw.base.time import Clock
 from llmgw.fleet.table import EndpointTable
+from llmgw.gateway.access_log import AccessLog
 from llmgw.gateway.plane import Plane
 from llmgw.gateway.protocol import ClientConnection, Clients
 from llmgw.runtime.supervisor import Supervisor
-from llmgw.wire.messages import EndpointUsage
+from llmgw.wire.messages import EndpointUsage, Sample
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +79,7 @@ class Gateway:
         plane.ready = False
         if self._server is not None:
             self._server.close()
+        self._clients.stop_sweeping()
         for client in self._clients:
             client.close_if_idle()
         if not await self._clients.gone(drain):
@@ -88,6 +90,7 @@ class Gateway:
                 for client in self._clients:
                     client.abort()
                 await self._clients.gone(FLUSH)
+        plane.close()
         plane.pool.close()
         await self._supervisor.stop()
         if self._server is not None:
@@ -123,6 +126,14 @@ class Gateway:
     def idle_upstreams(self) -> int:
         """How many idle connections to engines are kept."""
         return self._plane.pool.idle
+
+    def samples(self) -> list[Sample]:
+        """Return what was counted since the start, and what is so now."""
+        return [*self._plane.meter.samples(), *self._plane.samples()]
+
+    def record(self, access_log: AccessLog) -> None:
+        """Write every request that is over into this log. Once, before start."""
+        self._plane.on_finished(access_log.record)
 
     def usage(self) -> tuple[EndpointUsage, ...]:
         """Return what is in flight at every endpoint of the table, then at those withdrawn that are still busy."""

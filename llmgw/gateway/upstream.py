@@ -11,7 +11,8 @@ handed on in one piece. The pool starts no task; it is told the time, and one ti
 import asyncio
 import ssl
 from collections import deque
-from typing import Protocol, cast
+from collections.abc import Callable
+from typing import Protocol, TypeVar, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -24,6 +25,9 @@ IDLE_LIMIT = 4.0
 SWEEP_INTERVAL = 1.0
 JOINED = 16 << 10
 """Bytes of a body below which copying it behind its head costs less than a gathering write."""
+
+
+P = TypeVar("P", bound=asyncio.Protocol)
 
 
 class ResponseSink(Protocol):
@@ -68,7 +72,7 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(self, pool: "UpstreamPool", address: Address) -> None:
         self._pool = pool
         self.address = address
-        self.host = _host(address)
+        self.host = host_of(address)
         """What the engine is called in requests."""
         self.idle_since = Instant(0.0)
         self.reused = False
@@ -181,7 +185,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header; a trailer comes here too, after the head was made, and goes nowhere."""
-        self._headers.append((name.lower(), value))
+        self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Make the head, unless it is an interim one."""
@@ -230,21 +234,21 @@ class UpstreamPool:
 
     async def connect(self, address: Address, timeout: float) -> UpstreamConnection:
         """Return a new connection. Raises OSError, TimeoutError. Cancelled, it leaves nothing open: the loops see to it."""
-        connection = UpstreamConnection(self, address)
-        loop = asyncio.get_running_loop()
-        async with asyncio.timeout(timeout):
-            match address:
-                case TcpAddress(host, port, True):
-                    await loop.create_connection(
-                        lambda: connection, host, port, ssl=self._trusting(), server_hostname=host
-                    )
-                case TcpAddress(host, port):
-                    await loop.create_connection(lambda: connection, host, port)
-                case UnixAddress():
-                    await loop.create_unix_connection(lambda: connection, address.path)
+        connection = await self.open(address, lambda: UpstreamConnection(self, address), timeout)
         if connection.transport is None or connection.transport.is_closing():
             raise ConnectionResetError("the engine closed the connection as soon as it was open")
         return connection
+
+    async def open(self, address: Address, factory: Callable[[], P], timeout: float) -> P:
+        """Return a protocol of one's own, connected. Raises OSError, TimeoutError."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout):
+            if isinstance(address, UnixAddress):
+                return (await loop.create_unix_connection(factory, address.path))[1]
+            if address.tls:
+                host, trust = address.host, self._trusting()
+                return (await loop.create_connection(factory, host, address.port, ssl=trust, server_hostname=host))[1]
+            return (await loop.create_connection(factory, address.host, address.port))[1]
 
     def put(self, connection: UpstreamConnection) -> None:
         """Keep a connection whose response is complete."""
@@ -302,7 +306,7 @@ class UpstreamPool:
         self._timer = asyncio.get_running_loop().call_later(SWEEP_INTERVAL, self._sweep) if self._idle else None
 
 
-def _host(address: Address) -> bytes:
+def host_of(address: Address) -> bytes:
     """Return what an engine sees as its own name; without a port that goes without saying, which some fronts insist on."""
     match address:
         case TcpAddress(host, port, tls):

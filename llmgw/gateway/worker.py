@@ -20,19 +20,22 @@ from typing import cast
 
 from llmgw import __version__
 from llmgw.base.time import Clock
+from llmgw.gateway.access_log import AccessLog
 from llmgw.gateway.server import Gateway, Listen
 from llmgw.gateway.tls import ServerTls
 from llmgw.runtime.backoff import Backoff
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import frame
-from llmgw.wire.messages import PROTOCOL, Table, WorkerHello, WorkerUsage, encode
+from llmgw.wire.messages import PROTOCOL, Table, WorkerCounts, WorkerHello, WorkerUsage, encode
 from llmgw.wire.session import Session
 
 log = logging.getLogger(__name__)
 
 USAGE_INTERVAL = 0.5
 """Seconds."""
+COUNTS_EVERY = 4
+"""Usage is said so often for once that counts are said."""
 FIRST_TABLE = 5.0
 """Seconds to wait for a table before listening without one: then a refusal says more than a closed port."""
 RETRY_BASE = 0.2
@@ -48,6 +51,7 @@ async def run_worker(
     rng: random.Random,
     stop: asyncio.Event,
     tls: ServerTls | None = None,
+    access_log: AccessLog | None = None,
 ) -> None:
     """Serve on `listen` by the tables that come from the socket `control`, until `stop` is set.
 
@@ -56,6 +60,8 @@ async def run_worker(
     gateway = Gateway(clock, rng)
     link = ControlLink(control, gateway, Backoff(RETRY_BASE, RETRY_MAXIMUM, rng))
     gateway.on_withdrawn_quiet(link.say_usage)
+    if access_log is not None:
+        gateway.record(access_log)
     await gateway.bind(listen, tls.context if tls is not None else None)
     supervisor = Supervisor("worker")
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -136,6 +142,7 @@ class ControlLink:
         connection = self._connection
         if connection is not None:
             connection.say_usage()
+            connection.say_counts()
             await connection.close(timeout=1.0)
 
 
@@ -150,6 +157,7 @@ class ControlConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
+        self._ticks = 0
         self._why = "it closed the connection"
         self.heard = False
         """Whether the control plane has said anything that could be understood."""
@@ -193,6 +201,11 @@ class ControlConnection(asyncio.Protocol):
         if not self._lost.done():
             self._lost.set_result(str(exc) if exc is not None else self._why)
 
+    def say_counts(self) -> None:
+        """Say what was counted."""
+        if self._transport is not None and not self._paused and not self._transport.is_closing():
+            self._transport.write(frame(encode(WorkerCounts(tuple(self._gateway.samples())))))
+
     def say_usage(self) -> None:
         """Say now what is in flight."""
         if self._transport is None or self._paused or self._transport.is_closing():
@@ -208,4 +221,7 @@ class ControlConnection(asyncio.Protocol):
 
     def _tick(self) -> None:
         self.say_usage()
+        self._ticks += 1
+        if self._ticks % COUNTS_EVERY == 0:
+            self.say_counts()
         self._timer = asyncio.get_running_loop().call_later(USAGE_INTERVAL, self._tick)

@@ -5,9 +5,11 @@ and herd every gateway to the same replica. Prefix affinity and flow control wil
 which endpoints already failed this request; it passes them as `excluded`.
 """
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from typing import Protocol
+from math import ceil
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from llmgw.base.ids import ReplicaId
 from llmgw.fleet.table import Endpoint
@@ -18,7 +20,11 @@ from llmgw.routing.request import RequestShape
 NAME_SHOWN = 200
 """Characters of a client's model name that are repeated to it."""
 
+MOST_ASKED = 16
+"""Endpoints that are asked one after the other for what names no model."""
+
 NONE_EXCLUDED: frozenset[ReplicaId] = frozenset()
+NONE_BARRED: Mapping[ReplicaId, float] = MappingProxyType({})
 
 
 class Chance(Protocol):
@@ -29,15 +35,13 @@ class Chance(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """Send the request there. The caller takes the slot before it does anything else."""
 
     endpoint: Endpoint
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(NamedTuple):
     """Answer the client so."""
 
     status: int
@@ -47,23 +51,43 @@ class Refusal:
     """Seconds; None where waiting does not help."""
 
 
+def choose_any(
+    index: TableIndex, load: Load, excluded: AbstractSet[ReplicaId], barred: Mapping[ReplicaId, float] = NONE_BARRED
+) -> Target | Refusal:
+    """Return an endpoint of any model, for a request that names none: the one with the least in flight that was not asked."""
+    left = [one for one in index.endpoints if one.id not in excluded and one.id not in barred]
+    if left and len(excluded) < MOST_ASKED:
+        return Target(min(left, key=lambda one: load.in_flight(one.id)))
+    return Refusal(404, "not_found", "No replica knows of this.", None)
+
+
 def choose(
     shape: RequestShape,
     index: TableIndex,
     load: Load,
     rng: Chance,
     excluded: AbstractSet[ReplicaId] = NONE_EXCLUDED,
+    barred: Mapping[ReplicaId, float] = NONE_BARRED,
 ) -> Target | Refusal:
-    """Return the endpoint with the least in flight that is not excluded, or why there is none."""
+    """Return the endpoint with the least in flight that is neither excluded nor barred, or why there is none.
+
+    `barred` are endpoints whose circuit is open, and for how many seconds.
+    """
     indexed = index.models.get(shape.model)
     if indexed is None:
         name = shape.model if len(shape.model) <= NAME_SHOWN else shape.model[:NAME_SHOWN] + "…"
         message = f"The model `{name}` does not exist or you do not have access to it."
         return Refusal(404, "model_not_found", message, None)
+    if len(indexed.endpoints) == 1 and not excluded and not barred:
+        return Target(indexed.endpoints[0])
     least: list[Endpoint] = []
     fewest = 0
+    wait: float | None = None
     for endpoint in indexed.endpoints:
         if endpoint.id in excluded:
+            continue
+        if endpoint.id in barred:
+            wait = min(barred[endpoint.id], wait if wait is not None else barred[endpoint.id])
             continue
         count = load.in_flight(endpoint.id)
         if not least or count < fewest:
@@ -73,6 +97,10 @@ def choose(
     if least:
         return Target(least[0] if len(least) == 1 else least[rng.randrange(len(least))])
     model = indexed.model
+    if wait is not None:
+        seconds = max(1, ceil(wait))
+        message = f"No replica of the model `{model.name}` can be reached now; come again in {seconds} s."
+        return Refusal(503, "model_unreachable", message, seconds)
     if model.wanted == 0:
         message = f"The model `{model.name}` is switched off: its cluster directory wants 0 replicas."
         return Refusal(503, "model_switched_off", message, None)

@@ -33,6 +33,8 @@ class TableIndex:
     ids: frozenset[ReplicaId]
     addresses: frozenset[Address]
     settings: GatewaySettings
+    keep_alives: tuple[float, ...]
+    """Seconds of silence after which clients of some model are sent a comment."""
 
 
 def index_table(table: EndpointTable) -> TableIndex:
@@ -55,4 +57,5 @@ def index_table(table: EndpointTable) -> TableIndex:
         ids=frozenset(endpoint.id for endpoint in table.endpoints),
         addresses=frozenset(endpoint.address for endpoint in table.endpoints),
         settings=table.settings,
+        keep_alives=tuple(sorted({one.keep_alive for one in table.models if one.keep_alive is not None})),
     )

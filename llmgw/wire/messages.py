@@ -164,10 +164,27 @@ class WorkerUsage:
     type: Literal["worker_usage"] = "worker_usage"
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value that a worker has counted; `name` as Prometheus shows it, `labels` in the order of their names' definition."""
+
+    name: str
+    labels: tuple[str, ...]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCounts:
+    """All that a worker has counted since it started."""
+
+    samples: tuple[Sample, ...]
+    type: Literal["worker_counts"] = "worker_counts"
+
+
 ToAgent = Hello | Order | LogRequest
 FromAgent = Welcome | Refused | Said | LogReply
 ToWorker = Table
-FromWorker = WorkerHello | WorkerUsage
+FromWorker = WorkerHello | WorkerUsage | WorkerCounts
 ToRouter = Table | Refused
 FromRouter = RouterHello | WorkerUsage | RouterLeaves
 Message = ToAgent | FromAgent | ToWorker | FromWorker | RouterHello | RouterLeaves

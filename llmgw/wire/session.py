@@ -20,6 +20,7 @@ from llmgw.wire.messages import (
     Said,
     Table,
     Welcome,
+    WorkerCounts,
     WorkerHello,
     WorkerUsage,
     decode,
@@ -38,7 +39,7 @@ _GREETING: dict[Role, type[Hello | Welcome | WorkerHello | RouterHello] | None] 
 _ACCEPTED: dict[Role, tuple[type, ...]] = {
     "control_of_agent": (Said, LogReply),
     "agent": (Order, LogRequest),
-    "control_of_worker": (WorkerUsage,),
+    "control_of_worker": (WorkerUsage, WorkerCounts),
     "worker": (Table,),
     "control_of_router": (WorkerUsage, RouterLeaves),
     "router": (Table, Refused),

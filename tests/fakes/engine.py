@@ -56,7 +56,11 @@ class Switches:
     """Closes the connection instead of answering a second request on it."""
     bad_chunk_after: int | None = None
     """Writes a broken chunk size after so many events."""
+    knows: str = ""
+    """The only response it has stored; a request for another one gets 404."""
     stall_before_headers: bool = False
+    stall_before_first_byte: bool = False
+    """Sends the head of its response and nothing more."""
     stall_after: int | None = None
     """Goes silent after so many events, and keeps the connection."""
     split_utf8: bool = False
@@ -110,6 +114,60 @@ class Seen:
     last_headers: list[tuple[str, str]] = field(default_factory=list)
     last_body: str = ""
     bodies: list[str] = field(default_factory=list)
+
+
+def whole_of(path: str, alias: str, text: str) -> dict[str, object]:
+    """Return what an engine answers on each route, in the words of its family."""
+    usage = {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8}
+    theirs = {"input_tokens": 3, "output_tokens": 5}
+    match path:
+        case "/v1/embeddings":
+            vector = {"object": "embedding", "index": 0, "embedding": [0.25, 0.5]}
+            return {
+                "object": "list",
+                "data": [vector],
+                "model": alias,
+                "usage": {"prompt_tokens": 3, "total_tokens": 3},
+            }
+        case "/v1/responses":
+            content = {"type": "output_text", "text": text, "annotations": []}
+            message = {
+                "type": "message",
+                "id": "msg_1",
+                "role": "assistant",
+                "status": "completed",
+                "content": [content],
+            }
+            return response_of(alias, "completed", [message], {**theirs, "total_tokens": 8})
+        case "/v1/messages":
+            return {
+                "id": "msg_1", "type": "message", "role": "assistant", "model": alias, "stop_reason": "end_turn",
+                "stop_sequence": None, "content": [{"type": "text", "text": text}], "usage": theirs,
+            }  # fmt: skip
+        case "/v1/messages/count_tokens":
+            return {"input_tokens": 3}
+        case "/v1/audio/transcriptions" | "/v1/audio/translations":
+            return {"text": text}
+        case "/v1/images/generations" | "/v1/images/edits":
+            return {"created": CREATED, "data": [{"b64_json": "AAAA"}]}
+        case _:
+            message = {"role": "assistant", "content": text}
+            choice = {"index": 0, "message": message, "text": text, "finish_reason": "stop"}
+            return {
+                "id": "chatcmpl-fake", "object": "chat.completion", "created": CREATED, "model": alias,
+                "choices": [choice], "usage": usage,
+            }  # fmt: skip
+
+
+def response_of(alias: str, status: str, output: list[object], usage: object) -> dict[str, object]:
+    return {
+        "id": "resp_1", "object": "response", "created_at": CREATED, "model": alias, "status": status, "output": output,
+        "parallel_tool_calls": True, "tool_choice": "auto", "tools": [], "usage": usage,
+    }  # fmt: skip
+
+
+def path_of(url: bytes) -> str:
+    return url.decode().partition("?")[0]
 
 
 def json_head(status: int, length: int, more: str = "") -> bytes:
@@ -451,6 +509,7 @@ class Connection(asyncio.Protocol):
         self.parser = httptools.HttpRequestParser(self)
         self.served = 0
         self.generating = False
+        self.upgraded = False
         self.timer: asyncio.TimerHandle | None = None
         self.idle: asyncio.TimerHandle | None = None
         self.on_message_begin()
@@ -470,12 +529,30 @@ class Connection(asyncio.Protocol):
             self.engine.seen.cancelled += 1
 
     def data_received(self, data: bytes) -> None:
+        if self.upgraded:
+            self.transport.write(data)  # its WebSocket says back whatever it hears
+            return
         try:
             self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self.upgrade(data[upgrade.args[0] :])
         except httptools.HttpParserError:
             self.transport.abort()
         if self.engine.switches.read_slowly:
             self.transport.pause_reading()
+
+    def upgrade(self, rest: bytes) -> None:
+        """Become a WebSocket, or refuse to."""
+        self.engine.seen.last_path = self.url.decode()
+        self.engine.seen.last_headers = self.headers
+        if self.engine.switches.status is not None:
+            self.answer(self.engine.switches.status, {"error": "no WebSockets here"})
+            self.transport.close()
+            return
+        self.upgraded = True
+        self.transport.write(
+            b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n" + rest
+        )
 
     def reread(self) -> None:
         if not self.engine.switches.read_slowly:
@@ -496,6 +573,8 @@ class Connection(asyncio.Protocol):
         self.body += data
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         if self.idle is not None:
             self.idle.cancel()
         self.served += 1
@@ -566,7 +645,15 @@ class Connection(asyncio.Protocol):
         self.generating = True
         if switches.stall_before_headers:
             return
-        if switches.status is not None:
+        if switches.stall_before_first_byte:
+            self.transport.write(
+                b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+            )
+            return
+        if switches.knows and not path_of(self.url).endswith(f"/{switches.knows}"):
+            self.finish_generation()
+            self.answer(404, {"error": {"message": "no such response", "code": "not_found"}})
+        elif switches.status is not None:
             text = switches.error_body.encode()
             self.finish_generation()
             self.transport.write(json_head(switches.status, len(text), "Retry-After: 7\r\n") + text)
@@ -581,23 +668,14 @@ class Connection(asyncio.Protocol):
             self.whole_answer(text)
 
     def whole_answer(self, text: str) -> None:
-        document = json.dumps(
-            {
-                "id": "chatcmpl-fake",
-                "object": "chat.completion",
-                "created": CREATED,
-                "model": self.engine.alias,
-                "choices": [
-                    {
-                        "index": 0,
-                        "message": {"role": "assistant", "content": text},
-                        "text": text,
-                        "finish_reason": "stop",
-                    }
-                ],
-                "usage": {"prompt_tokens": 3, "completion_tokens": 5, "total_tokens": 8},
-            }
-        ).encode()
+        path = path_of(self.url)
+        if path == "/v1/audio/speech":
+            self.finish_generation()
+            head = f"HTTP/1.1 200 OK\r\nContent-Type: audio/mpeg\r\nContent-Length: {len(text)}\r\n\r\n"
+            self.transport.write(head.encode() + text.encode())
+            self.done()
+            return
+        document = json.dumps(whole_of(path, self.engine.alias, text)).encode()
         head = json_head(200, len(document))
         if self.engine.switches.die_after is not None:
             self.transport.write(head + document[: len(document) // 2])
@@ -632,7 +710,7 @@ class Connection(asyncio.Protocol):
             if self.count >= switches.chunks:
                 self.end_stream()
                 return
-            self.event(self.chunk_document(self.count))
+            self.piece(self.count)
             self.count += 1
             self.engine.events += 1
             if switches.chunk_interval:
@@ -652,7 +730,40 @@ class Connection(asyncio.Protocol):
             "choices": [choice],
         }
 
+    def piece(self, number: int) -> None:
+        """Write one event, and what its family has before the first."""
+        text = self.engine.switches.chunk_text or f"{self.engine.alias} {os.getpid()} token{number} "
+        match path_of(self.url):
+            case "/v1/messages":
+                if number == 0:
+                    whole = whole_of("/v1/messages", self.engine.alias, "")
+                    self.named("message_start", message={**whole, "content": [], "stop_reason": None})
+                    self.named("content_block_start", index=0, content_block={"type": "text", "text": ""})
+                self.named("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+            case "/v1/responses":
+                if number == 0:
+                    self.named("response.created", response=response_of(self.engine.alias, "in_progress", [], None))
+                delta = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": text, "logprobs": []}
+                self.named("response.output_text.delta", sequence_number=number, **delta)
+            case _:
+                self.event(self.chunk_document(number))
+
+    def named(self, kind: str, **fields: object) -> None:
+        self.frame(f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode())
+
     def end_stream(self) -> None:
+        path = path_of(self.url)
+        if path == "/v1/messages":
+            self.named("content_block_stop", index=0)
+            self.named("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": self.count})
+            self.named("message_stop")
+            self.close_stream()
+            return
+        if path == "/v1/responses":
+            done = whole_of(path, self.engine.alias, "all of it")
+            self.named("response.completed", sequence_number=self.count, response=done)
+            self.close_stream()
+            return
         last = self.chunk_document(self.count)
         last["choices"] = [{"index": 0, "delta": {}, "text": "", "finish_reason": "stop"}]
         self.event(last)
@@ -660,10 +771,7 @@ class Connection(asyncio.Protocol):
         if isinstance(options, dict) and options.get("include_usage"):
             usage = {"prompt_tokens": 3, "completion_tokens": self.count, "total_tokens": 3 + self.count}
             self.event({**last, "choices": [], "usage": usage})
-        if self.url.startswith(b"/v1/messages"):
-            self.frame(b'event: message_stop\ndata: {"type":"message_stop"}\n\n')
-        else:
-            self.frame(b"data: [DONE]\n\n")
+        self.frame(b"data: [DONE]\n\n")
         self.close_stream()
 
     def close_stream(self) -> None:

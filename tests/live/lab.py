@@ -213,6 +213,14 @@ class Lab:
     def status(self) -> dict[str, Any]:
         return ask(str(self.admin), "GET", "/v1/status")
 
+    def metrics(self) -> str:
+        """What Prometheus is shown."""
+        done = subprocess.run(
+            ["curl", "-sS", "--unix-socket", str(self.admin), "http://server/metrics"],
+            capture_output=True, text=True, timeout=PATIENCE, check=True,
+        )  # fmt: skip
+        return done.stdout
+
     def answers(self) -> bool:
         """Whether a server answers; a killed one leaves its socket behind."""
         try:

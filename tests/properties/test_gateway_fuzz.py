@@ -96,7 +96,7 @@ def bent(draw: st.DrawFn, originals: list[bytes]) -> bytes:
 
 
 def read(pieces: list[bytes]) -> list[Incoming | Fault]:
-    reader = RequestReader(lambda: b"made")
+    reader = RequestReader(lambda: b"made", lambda: 64 << 20)
     for piece in pieces:
         reader.feed(piece)
     return list(reader.ready)

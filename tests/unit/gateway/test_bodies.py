@@ -2,8 +2,14 @@ import json
 
 import pytest
 
-from llmgw.gateway.bodies import Call, read_call, with_model
+from llmgw.gateway.bodies import Call, with_model
+from llmgw.gateway.bodies import read_call as read_call_of
 from llmgw.gateway.errors import Fault
+from llmgw.gateway.routes import POSTS
+
+
+def read_call(body: bytes, path: bytes = b"/v1/embeddings", content_type: bytes = b"application/json") -> Call | Fault:
+    return read_call_of(POSTS[path], body, content_type)
 
 
 def test_model_and_stream_are_read() -> None:

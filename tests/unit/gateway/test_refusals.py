@@ -5,10 +5,11 @@ import random
 import pytest
 
 from llmgw.fleet.table import EMPTY_TABLE
-from llmgw.gateway.reader import BODY_LIMIT
 from llmgw.gateway.server import Gateway
 from llmgw.runtime.clock import SystemClock
 from tests.unit.gateway.support import CHAT, Serving, gateway_before, serving, table
+
+MAX_BODY = 64 << 20
 
 
 @pytest.mark.parametrize(
@@ -228,7 +229,7 @@ async def test_a_body_above_its_limit_is_refused_before_it_is_sent() -> None:
     async with serving() as s:
         client = await s.client()
         client.send(
-            b"POST /v1/completions HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % (BODY_LIMIT + 1)
+            b"POST /v1/completions HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % (MAX_BODY + 1)
         )
         response = await client.response()
         assert (response.status, response.code) == (413, "request_too_large")
@@ -240,7 +241,7 @@ async def test_a_chunked_body_above_its_limit_is_refused_on_the_way() -> None:
         client = await s.client()
         client.send(b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
         chunk = b"100000\r\n" + b"x" * (1 << 20) + b"\r\n"
-        for _ in range((BODY_LIMIT >> 20) + 4):
+        for _ in range((MAX_BODY >> 20) + 4):
             client.send(chunk)
             await client.writer.drain()
         response = await client.response()
@@ -250,8 +251,8 @@ async def test_a_chunked_body_above_its_limit_is_refused_on_the_way() -> None:
 async def test_a_body_at_its_limit_is_taken() -> None:
     async with serving() as s:
         start = b'{"model":"m","pad":"'
-        body = start + b"x" * (BODY_LIMIT - len(start) - 2) + b'"}'
-        assert len(body) == BODY_LIMIT
+        body = start + b"x" * (MAX_BODY - len(start) - 2) + b'"}'
+        assert len(body) == MAX_BODY
         assert (await s.ask(body)).status == 200
 
 

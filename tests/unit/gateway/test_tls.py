@@ -13,7 +13,7 @@ import pytest
 from llmgw.fleet.table import Address, TcpAddress
 from llmgw.gateway.server import Gateway
 from llmgw.gateway.tls import BadPair, ServerTls
-from llmgw.gateway.upstream import UpstreamPool, _host
+from llmgw.gateway.upstream import UpstreamPool, host_of
 from llmgw.runtime.clock import SystemClock
 from tests.fakes.certificates import write_pair
 from tests.fakes.engine import Connection, FakeEngine, Switches, running_engine
@@ -211,4 +211,4 @@ async def test_an_engine_with_another_name_or_an_unknown_authority_gets_nothing(
     ],
 )
 def test_what_an_engine_is_called(address: Address, host: bytes) -> None:
-    assert _host(address) == host
+    assert host_of(address) == host

@@ -10,7 +10,7 @@ from llmgw.fleet.table import EndpointTable
 from llmgw.gateway.worker import run_worker
 from llmgw.runtime.clock import SystemClock
 from llmgw.wire.frames import frame
-from llmgw.wire.messages import PROTOCOL, Hello, NodeName, Table, WorkerHello, WorkerUsage, encode
+from llmgw.wire.messages import PROTOCOL, Hello, NodeName, Table, WorkerCounts, WorkerHello, WorkerUsage, encode
 from llmgw.wire.session import Session
 from tests.fakes.engine import running_engine
 from tests.unit.gateway.support import PATIENCE, STREAM, Client, address_of, endpoint, table, until
@@ -23,6 +23,7 @@ class ControlPlane:
         self.path = path
         self.hellos: list[WorkerHello] = []
         self.usages: list[WorkerUsage] = []
+        self.counts: list[WorkerCounts] = []
         self.connected = 0
         self._writer: asyncio.StreamWriter | None = None
         self._server: asyncio.Server | None = None
@@ -56,6 +57,8 @@ class ControlPlane:
                     match message:
                         case WorkerHello():
                             self.hellos.append(message)
+                        case WorkerCounts():
+                            self.counts.append(message)
                         case WorkerUsage():
                             self.usages.append(message)
         finally:
@@ -233,6 +236,8 @@ async def test_usage_is_said_until_the_last_request_has_ended(control: ControlPl
         await until(lambda: control.connected == 0)
         assert control.usages[-1].endpoints[0].in_flight == 0
         assert control.usages[-1].requests == 1
+        counted = {(one.name, one.labels): one.value for one in control.counts[-1].samples}
+        assert counted["llmgw_gateway_requests_total", ("chat", "m", "200", "")] == 1
         await client.close()
 
 
