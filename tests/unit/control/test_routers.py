@@ -112,9 +112,11 @@ class Router:
     tables: list[EndpointTable] = field(default_factory=list)
     in_flight: dict[str, int] = field(default_factory=dict)
     confirms: bool = True
+    retry: float = 0.01
+    """Seconds before it calls again, at first."""
 
     def __post_init__(self) -> None:
-        backoff = Backoff(0.01, 0.02, random.Random(1))
+        backoff = Backoff(self.retry, 2 * self.retry, random.Random(1))
         self.stream = ControlStream(
             self.controls, lambda: self.secret, self.hello, self.tables.append, self.usage, backoff
         )
@@ -271,7 +273,7 @@ async def test_a_second_router_of_the_same_name_is_refused_and_a_new_connection_
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     desk.routers.publish(table(1, FAR), settled=True)
-    async with connected(desk) as first:
+    async with connected(desk, retry=60.0) as first:
         second = Router((desk.url,), run="r2")
         await until(lambda: any("another --name" in str(getattr(one, "why", "")) for one in caplog.records))
         assert second.tables == []
