@@ -1,12 +1,17 @@
-"""Bytes that nobody would send: however they are cut or bent, the gateway answers the same, or refuses, and keeps nothing."""
+"""Bytes that nobody would send: however they are cut or bent, the gateway answers the same, or refuses, and keeps nothing.
+
+`LLMGW_FUZZ=20` makes the seeded torrent twenty times as long: 50,000 requests.
+"""
 
 import asyncio
 import contextlib
 import itertools
 import json
+import os
 import random
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 
 import uvloop
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +24,10 @@ from llmgw.gateway.reader import RequestReader
 from tests.fakes.engine import FakeEngine, running_engine
 from tests.unit.gateway.support import CHAT, STREAM, Client, Serving, endpoint, gateway_before, table, until
 
+SCALE = int(os.environ.get("LLMGW_FUZZ", "1"))
+TORRENT = 2500 * SCALE
+"""Requests of the torrent."""
+AT_ONCE = 50
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PURE = settings(max_examples=300, deadline=None)
 
@@ -226,6 +235,82 @@ async def survives(made: World, data: bytes, rng: random.Random) -> None:
         client.reset()
         await client.close()
     await made.settled()
+
+
+def mutated(rng: random.Random) -> bytes:
+    """Return one to three requests, most of them bent, and some with a body of up to 64 KiB."""
+    body = json.dumps({**CHAT, "pad": "x" * rng.choice([0, 0, 10, 5_000, 64_000])}).encode()
+    chosen = [*rng.sample(REQUESTS, rng.randint(0, 2)), post(body, rng.choice(PATHS))]
+    data = bytearray(b"".join(chosen))
+    for _ in range(rng.choice([0, 1, 1, 2, 5])):
+        at = rng.randrange(len(data))
+        match rng.randrange(5):
+            case 0:
+                data[at] = rng.randrange(256)
+            case 1:
+                del data[at : at + rng.randint(1, 40)]
+            case 2:
+                data[at:at] = rng.randbytes(rng.randint(1, 20))
+            case 3:
+                data[at:at] = data[max(0, at - rng.randint(1, 60)) : at]
+            case _:
+                data[at:at] = rng.choice(SPICE)
+        if not data:
+            data += b"G"
+    return bytes(data)
+
+
+PATHS = [
+    b"/v1/chat/completions",
+    b"/v1/messages",
+    b"/v1/responses",
+    b"/v1/embeddings",
+    b"/engines/m/x",
+    b"/v1/responses/r",
+]
+SPICE = [
+    b"\r\n",
+    b"\n",
+    b"transfer-encoding: chunked\r\n",
+    b"content-length: 7\r\n",
+    b"expect: 100-continue\r\n",
+    b"content-encoding: gzip\r\n",
+    b"connection: close\r\n",
+    b"upgrade: websocket\r\nconnection: upgrade\r\n",
+]
+
+
+def test_a_torrent_of_mutated_requests_leaves_nothing_behind_and_gets_no_500() -> None:
+    rng = random.Random(SCALE)
+    with world() as made:
+        files = len(list(Path("/proc/self/fd").iterdir()))
+
+        async def one(number: int) -> None:
+            data = mutated(rng)
+            client = Client(*await asyncio.open_connection("127.0.0.1", made.serving.port, limit=1 << 20))
+            pieces = rng.choice([1, 13, 1000, 65536])
+            if pieces == 1 and len(data) > 2000:
+                pieces = 13 if len(data) < 20_000 else 4096
+            for at in range(0, len(data), pieces):
+                client.send(data[at : at + pieces])
+                if at % (pieces * 64) == 0:
+                    await asyncio.sleep(0)
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(rng.choice([0.002, 0.05])):
+                    while received := await client.reader.read(1 << 16):
+                        assert b"HTTP/1.1 500" not in received, (number, data)
+            client.reset()
+            await client.close()
+
+        async def flood() -> None:
+            for start in range(0, TORRENT, AT_ONCE):
+                await asyncio.gather(*(one(start + n) for n in range(AT_ONCE)))
+            await made.settled()
+            answer = await answers(made, [post(CHAT_BODY)], 1)
+            assert answer[0][0] == 200
+
+        made.runner.run(flood())
+        assert len(list(Path("/proc/self/fd").iterdir())) <= files + 2, "no socket is left open"
 
 
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
