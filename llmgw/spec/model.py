@@ -170,7 +170,7 @@ class Routing(SpecModel):
     policy: Name | None = Field(
         None,
         description="Policy of the cluster's router; default is its default.",
-        json_schema_extra=planned(Impact.ROUTE),
+        json_schema_extra=impact(Impact.ROUTE),
     )
     session_header: Text | None = Field(
         None, description="Request header that names a session.", json_schema_extra=planned(Impact.ROUTE)
@@ -248,7 +248,7 @@ class Model(SpecModel):
         json_schema_extra=impact(Impact.NONE),
     )
     routing: Routing = Field(
-        default_factory=Routing, description="How an endpoint is chosen.", json_schema_extra=planned(Impact.ROUTE)
+        default_factory=Routing, description="How an endpoint is chosen.", json_schema_extra=impact(Impact.ROUTE)
     )
     limits: Limits = Field(
         default_factory=Limits, description="How many requests it may have.", json_schema_extra=planned(Impact.ROUTE)

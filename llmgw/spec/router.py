@@ -12,7 +12,7 @@ Picker = Literal["least_load", "round_robin", "random", "prefix", "session"]
 class Policy(SpecModel):
     """One way to choose among a model's endpoints."""
 
-    name: Name = Field(description="Name that models ask for.", json_schema_extra=planned(Impact.NONE))
+    name: Name = Field(description="Name that models ask for.", json_schema_extra=impact(Impact.NONE))
     picker: Picker = Field(
         description="Least in flight, in turn, by chance, by shared prompt prefix, or by session.",
         json_schema_extra=planned(Impact.ROUTE),
@@ -72,10 +72,10 @@ class Router(SpecModel):
     default_policy: Name = Field(
         "least-load",
         description="Policy of models that name none; `least-load` is always there.",
-        json_schema_extra=planned(Impact.ROUTE),
+        json_schema_extra=impact(Impact.ROUTE),
     )
     policies: list[Policy] = Field(
-        default_factory=list, description="Policies that models may name.", json_schema_extra=planned(Impact.ROUTE)
+        default_factory=list, description="Policies that models may name.", json_schema_extra=impact(Impact.ROUTE)
     )
     timeouts: Timeouts = Field(
         default_factory=Timeouts, description="Time limits.", json_schema_extra=impact(Impact.ROUTE)
