@@ -51,6 +51,12 @@ async def vet(
             )
         if rules.verify.mode == "off":
             return Passed(rewritten=not contained)
+        if rules.verify.mode == "range" and base is not None and not await _has(git, base):
+            return SourceFailed(
+                f"{short(base)}, which is in force, is not in the repository any more, so which commits came after it "
+                f"cannot be told, nor who signed them; take {short(revision)} by hand: `llmgw accept {short(revision)}`",
+                Trouble.UNVERIFIED,
+            )
         return await _verify(git, revision, base, rules.verify, now, rewritten=not contained)
     except GitFailed as error:
         return SourceFailed(str(error))
@@ -64,6 +70,16 @@ async def _contains(git: Git, revision: str, base: str) -> bool:
         if error.code not in (1, 128):
             raise
         return (await git.run("rev-parse", "--is-shallow-repository")).strip() == b"true"
+    return True
+
+
+async def _has(git: Git, commit: str) -> bool:
+    try:
+        await git.run("cat-file", "-e", f"{commit}^{{commit}}")
+    except GitFailed as error:
+        if error.code not in (1, 128):
+            raise
+        return False
     return True
 
 

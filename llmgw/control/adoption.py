@@ -153,15 +153,19 @@ class Adoption:
         self._book.hold_true(standing, records, candidate.tree)
         return None
 
-    def refused(self, tree: SourceTree, why: str) -> None:
-        """Take note of a revision that is not valid, or that a guard refuses; once, if it is said again."""
+    def refused(self, tree: SourceTree, why: str, digest: str = "") -> None:
+        """Take note of a revision that is not valid, or that a guard refuses; once, if it is said again.
+
+        `digest` is that of its contents, if the tree comes without them.
+        """
         if self._epoch is None or any(
             one.revision == tree.revision and one.outcome is Outcome.REFUSED and one.note == why for one in self.records
         ):
             return
         now = self._clock.now()
         record = Record(
-            self._ids.new(), tree.revision, tree_digest(tree), tree.subject, tree.author, now, tree.author or "the source",
+            self._ids.new(), tree.revision, digest or tree_digest(tree), tree.subject, tree.author, now,
+            tree.author or "the source",
             outcome=Outcome.REFUSED, note=why, ended=now, committed=tree.committed,
         )  # fmt: skip
         self._book.hold_true(self.standing, [record], None)
@@ -295,7 +299,8 @@ class Adoption:
                 standing, records = self._taken_up(found, found.tree.author or "the source", How.AUTO)
                 self._book.hold_true(standing, records, found.tree)
         if state.rejected is not None and state.fetched is not None:
-            self.refused(state.fetched, next(str(one) for one in state.rejected.problems if one.severity == "error"))
+            why = next(str(one) for one in state.rejected.problems if one.severity == "error")
+            self.refused(state.fetched, why, state.fetched_digest)
         self._catalogs.reconsider()
         self._changed()
 

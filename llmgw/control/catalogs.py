@@ -20,9 +20,10 @@ from llmgw.base.ids import Revision, short
 from llmgw.base.time import Clock, Instant
 from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.compile import Accepted, Rejected, compile_tree
+from llmgw.catalog.digest import tree_digest
 from llmgw.catalog.guard import Refusal
 from llmgw.catalog.problems import Problem
-from llmgw.catalog.source import Source, SourceFailed, SourceTree, Trouble
+from llmgw.catalog.source import Source, SourceFailed, SourceTree, Trouble, without_contents
 from llmgw.ports.sinks import Event, EventSink
 from llmgw.ports.trees import Passed, TreeSource
 from llmgw.runtime.latest import Latest
@@ -104,7 +105,9 @@ class CatalogState:
     rejected: Rejected | None = None
     """Why the newest tree is not in force, if it is not."""
     fetched: SourceTree | None = None
-    """The newest tree."""
+    """The newest tree; without its contents unless it is a candidate or in force."""
+    fetched_digest: str = ""
+    """Of the newest tree's contents, if it was rejected."""
     failed: SourceFailed | None = None
     """Why nothing could be read at the last look, or what was read may not be taken."""
     verified_by: str = ""
@@ -266,7 +269,7 @@ class Catalogs:
             held = failed.trouble in HELD
             cause = (_revision(fetched) or "") if held else ""
             self._record("revision_held" if held else "source_failed", failed.reason, cause)
-        at = state.fetched_at if fetched is state.fetched else self._clock.now()
+        at = state.fetched_at if _revision(fetched) == _revision(state.fetched) else self._clock.now()
         self.state.set(replace(state, failed=failed, fetched=fetched, fetched_at=at))
 
     async def _again(self, tree: SourceTree) -> None:
@@ -312,7 +315,7 @@ class Catalogs:
             if self._permitted != tree.revision or verdict.trouble not in HELD:
                 if verdict.trouble not in HELD:
                     self._seen = None  # git could not say; it is asked again
-                self._fail(verdict, tree)
+                self._fail(verdict, without_contents(tree))
                 return
             verdict = Passed(BY_HAND)
         if outcome is None:
@@ -336,7 +339,14 @@ class Catalogs:
         self._record("revision_refused", summary, tree.revision)
         self._gate.refused(tree, summary)
         self.state.set(
-            replace(self.state.value, rejected=rejected, fetched=tree, fetched_at=self._clock.now(), failed=None)
+            replace(
+                self.state.value,
+                rejected=rejected,
+                fetched=without_contents(tree),
+                fetched_digest=tree_digest(tree),
+                fetched_at=self._clock.now(),
+                failed=None,
+            )
         )
 
     def _accept(self, tree: SourceTree, accepted: Accepted, verified_by: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from llmgw.base.ids import Revision
 from llmgw.base.time import Instant
+from llmgw.catalog.digest import tree_digest
 from llmgw.catalog.source import SourceFailed, SourceTree, Trouble
 from llmgw.control.catalogs import Candidate, Catalogs, Waiting
 from llmgw.ports.sinks import Event
@@ -88,7 +89,8 @@ async def test_a_held_revision_leaves_the_last_good_in_force_until_an_operator_a
     desk.source.verdict = HELD
     held = await desk.push(desk.tree())
     state = desk.catalogs.state.value
-    assert (desk.in_force, state.failed, state.fetched) == (good.revision, HELD, held)
+    assert (desk.in_force, state.failed) == (good.revision, HELD)
+    assert state.fetched == SourceTree(held.revision, {}), "what is not taken is not kept"
     assert desk.kinds[-1] == "revision_held"
     for wrong in ("", held.revision[:6], good.revision, "f" * 40):
         assert held.revision in (desk.catalogs.permit(wrong) or "")
@@ -107,6 +109,15 @@ async def test_a_held_revision_is_not_even_read(desk: Desk) -> None:
     desk.source.verdict = HELD
     await desk.push(desk.tree(extra="nonsense: true\n"))
     assert desk.catalogs.state.value.rejected is None
+
+
+async def test_the_contents_of_a_rejected_revision_are_not_kept(desk: Desk) -> None:
+    await desk.push(desk.tree())
+    bad = await desk.push(desk.tree(extra="nonsense: true\n"))
+    state = desk.catalogs.state.value
+    assert state.rejected is not None
+    assert state.fetched == SourceTree(bad.revision, {})
+    assert state.fetched_digest == tree_digest(bad)
 
 
 async def test_a_verdict_that_git_could_not_give_is_asked_for_again(desk: Desk) -> None:
