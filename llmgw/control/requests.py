@@ -4,8 +4,10 @@ import base64
 import binascii
 
 from llmgw.base.ids import Revision
-from llmgw.catalog.source import SourceTree
+from llmgw.catalog.source import MAX_TREE, SourceTree
 
+MAX_REQUEST = 4 * MAX_TREE
+"""Bytes of a request: an apply of a saved plan has the tree twice, in base64."""
 LONGEST = 500
 """Characters of a reason or a name."""
 
