@@ -15,6 +15,8 @@ from llmgw.catalog.source import SourceTree, hidden
 KINDS = {b"120000": Kind.LINK, b"160000": Kind.REPOSITORY}
 LONGEST_TARGET = 4096
 """Bytes of a symlink's target; Linux takes no more."""
+LONGEST_TIME = 11
+"""Digits of a time in seconds since 1970; a commit may claim any, and no calendar shows more."""
 LISTING = ("ls-tree", "-r", "-l", "-z", "--full-tree")
 """What `listed` reads the answer of; the commit and the path follow."""
 
@@ -40,7 +42,7 @@ async def read_commit(git: Git, commit: str, prefix: str) -> SourceTree:
     show = await git.run("show", "-s", "--no-show-signature", told, commit)
     author, committed, subject, last = (*show.decode("utf-8", "replace").split("\0"), "", "", "", "")[:4]
     trailers = tuple(printable(line) for line in last.split("\n") if line.strip())
-    seconds = float(committed) if committed.isdigit() else None
+    seconds = float(committed) if committed.isdigit() and len(committed) <= LONGEST_TIME else None
     return SourceTree(Revision(commit), files, chosen.refused, printable(subject), printable(author), seconds, trailers)
 
 

@@ -118,7 +118,7 @@ def request_of(wanted: Wanted, asks: Asks) -> dict[str, Any]:
         stale = asks("POST", "/v1/plan/verify", {"plan": saved})["stale"]
         if stale:
             raise StalePlan(why_stale(wanted.what, stale))
-        kept = {key: saved[key] for key in ("revision", "files", "subject", "author")}
+        kept = {key: saved[key] for key in ("revision", "files", "subject", "author", "trailers") if key in saved}
         return {**body, "tree": kept, "plan": saved}
     if wanted.what is not None and not wanted.what.exists():
         raise Failed(f"there is no directory and no saved plan {wanted.what}; name another one")

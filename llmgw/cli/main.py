@@ -66,7 +66,7 @@ def server(
     ] = False,
     listen: Annotated[str, typer.Option(envvar="LLMGW_LISTEN", help="Address of the gateway.")] = "127.0.0.1:8080",
     admin_listen: Annotated[
-        str | None, typer.Option(envvar="LLMGW_ADMIN_LISTEN", help="TCP address of the admin API, besides its socket.")
+        str | None, typer.Option(envvar="LLMGW_ADMIN_LISTEN", help="TCP address for webhooks, /metrics and /health.")
     ] = None,
     admin_socket: Annotated[
         Path | None, typer.Option(envvar="LLMGW_ADMIN_SOCKET", help="Unix socket of the admin API.")

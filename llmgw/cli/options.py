@@ -9,7 +9,7 @@ Server = Annotated[
     typer.Option(
         "--server",
         envvar="LLMGW_SERVER",
-        help="Admin socket of the server (a path), or http://HOST:PORT of its --admin-listen.",
+        help="Admin socket of the server (a path), or http://HOST:PORT of a tunnel to it.",
         show_default="the socket of a server of this user",
     ),
 ]

@@ -34,6 +34,10 @@ class NoServer(Failed):
     """No server answers there."""
 
 
+class ConnectionLost(NoServer):
+    """One was asked and did not answer: whether it has done what it was asked is not known."""
+
+
 class ServerRefused(Failed):
     """The server refused a request: with this status, and data beside the message."""
 

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from llmgw.base.ids import ModelName, NodeName, ReplicaId
 from llmgw.base.time import Clock, Instant, age
+from llmgw.control.requests import line_from
 from llmgw.fleet.view import Reporting, report_of
 from llmgw.plan.replicas import existing
 from llmgw.plan.snapshot import Act, Snapshot
@@ -186,7 +187,7 @@ def until_of(text: str, now: Instant) -> Instant:
 
 def wanted_acts(snapshot: Snapshot, asked: dict[str, object], now: Instant) -> list[Act]:
     """Return the acts that a request of the admin API asks for. Raises CannotAct."""
-    kind, target, reason, until, by = (str(asked.get(key) or "") for key in ("kind", "target", "reason", "until", "by"))
+    kind, target, reason, until, by = (line_from(asked, key) for key in ("kind", "target", "reason", "until", "by"))
     end = until_of(until, now) if until else None
     match kind:
         case "restart":

@@ -14,6 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from llmgw.base.ids import NodeName, ReplicaId, ShardId, shard_id
+from llmgw.base.printable import printable
 from llmgw.catalog.compile import Accepted, Rejected
 from llmgw.catalog.guard import allowed_by
 from llmgw.catalog.source import SourceTree
@@ -134,7 +135,9 @@ class AdminApi:
             return _refuse(400, 'the request must be {"revision": …, "files": {path: base64}, "what_if": [text]}')
         allowed = names_from(body, "allow_remove") | allowed_by(trailers)
         try:
-            shown = preview(outcome, in_force, self._reconciler.snapshot(), tuple(map(str, supposed)), allowed)
+            shown = preview(
+                outcome, in_force, self._reconciler.snapshot(), tuple(printable(str(one)) for one in supposed), allowed
+            )
         except CannotSuppose as error:
             return _refuse(400, str(error))
         waiting = waiting_row(self._catalogs.state.value.waiting)

@@ -17,6 +17,8 @@ import aiohttp
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from llmgw.control.requests import BadRequest
+
 log = logging.getLogger(__name__)
 
 OVER_TCP = (("GET", "/health"), ("GET", "/metrics"), ("POST", "/hooks/*"))
@@ -49,6 +51,8 @@ class Admission:
                 return _refuse(415, "the content type of the request must be application/json")
             try:
                 return await handler(request)
+            except BadRequest as error:
+                return _refuse(400, str(error))
             except web.HTTPRequestEntityTooLarge as error:
                 most = f"{request.client_max_size / (1 << 20):.0f} MiB"
                 return _refuse(error.status, f"the request has more than {most}; is this a cluster directory?")

@@ -290,12 +290,13 @@ class RolledBack:
 
 def revert_line(good: Revision, bad: Revision) -> str | None:
     """Return the command that makes a rollback permanent; None where the revisions are not commits."""
-    if good == bad or not (_is_commit(good) and _is_commit(bad)):
+    if good == bad or not (is_commit(good) and is_commit(bad)):
         return None
     return f"git revert --no-edit {good[:12]}..{bad[:12]}"
 
 
-def _is_commit(revision: Revision) -> bool:
+def is_commit(revision: Revision) -> bool:
+    """Whether a revision is a commit's id, and not that of files."""
     return len(revision) in (40, 64) and all(each in "0123456789abcdef" for each in revision)
 
 
