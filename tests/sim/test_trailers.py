@@ -73,7 +73,7 @@ def test_going_back_to_the_same_contents_says_just_that() -> None:
         await asyncio.sleep(10)
         it.commit(A, B, model("m"))
         await asyncio.sleep(10)
-        with pytest.raises(CannotAdopt, match="has the same contents as .* nothing to go back from"):
+        with pytest.raises(CannotAdopt, match=r"has the same contents as .* nothing to go back from"):
             await it.adoption.rollback(first, "bob")
 
     play(story)
