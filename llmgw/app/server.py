@@ -248,7 +248,7 @@ class _Server:
             async with asyncio.timeout(FIRST_LOOK if self._catalogs.state.value.catalog is not None else None):
                 await self._catalogs.look()
         state = self._catalogs.state.value
-        if state.waiting is not None:
+        if state.waiting is not None and state.waiting.kind != "leader":  # nobody leads yet; in a moment this one may
             log.warning("the newest revision is not in force: %s", state.waiting.text)
         if state.catalog is not None:
             if state.failed is not None or state.rejected is not None:

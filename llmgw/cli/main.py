@@ -49,7 +49,7 @@ node = typer.Typer(
 app.add_typer(node, name="node")
 
 
-Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The cluster directory.")]
+Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", envvar="LLMGW_CLUSTER", help="The cluster directory.")]
 LogLevel = Annotated[str, typer.Option("--log-level", envvar="LLMGW_LOG_LEVEL", help="debug, info, warning or error.")]
 
 

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from llmgw.cli.outcomes import WrongUsage
+
 Server = Annotated[
     str,
     typer.Option(
@@ -14,3 +16,15 @@ Server = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def named(revision: str | None, option: str) -> str:
+    """Return the revision that was named, or nothing if none was. Raises WrongUsage for a name that is empty.
+
+    An empty one comes of a variable that is not set, and must not mean another revision than the one that was meant.
+    """
+    if revision is None:
+        return ""
+    if not revision.strip():
+        raise WrongUsage(f"{option} is empty; name a revision, or leave it out")
+    return revision

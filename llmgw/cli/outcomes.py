@@ -19,7 +19,11 @@ class WrongUsage(Failed):
 
 
 class GuardRefused(Failed):
-    """A guard of what is in force refuses what was asked; the message has the exact override."""
+    """A guard of what is in force refuses what was asked; the message has the exact override, `guard` each rule as data."""
+
+    def __init__(self, text: str, guard: tuple[dict[str, Any], ...] = ()) -> None:
+        super().__init__(text)
+        self.guard = guard
 
 
 class StalePlan(Failed):

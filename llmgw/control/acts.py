@@ -6,12 +6,14 @@ decided meanwhile. A store that is away later changes nothing: what was asked fo
 
 A target has one act; a newer one replaces it. What is over is dropped by `tidy`, which the reconciler calls every round:
 acts that expired, and those on nodes and replicas that are gone. A card that fell off the bus comes back after a reset,
-so an act on a missing card is kept for `MISSING_CARD`.
+so an act on a missing card is kept for `MISSING_CARD`. That one is over is said once the store has learned of it: said before,
+it would be said again after a restart.
 """
 
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 
 from pydantic import TypeAdapter, ValidationError
@@ -52,6 +54,7 @@ class Acts:
         self._clock = clock
         self._acts: tuple[Act, ...] | None = None
         self._dirty = asyncio.Event()
+        self._unsaid: list[tuple[Act, str]] = []
         self._turn = asyncio.Lock()
 
     @property
@@ -72,10 +75,17 @@ class Acts:
         """Write what was dropped, and read what others wrote, for ever."""
         while True:
             try:
-                await (self._write() if self._dirty.is_set() else self.load())
+                await self.step()
             except StoreUnavailable as error:
                 log.warning("acts and store are not in step", extra={"reason": str(error)})
-            await asyncio.sleep(READ_AGAIN)
+                await asyncio.sleep(READ_AGAIN)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(READ_AGAIN):
+                    await self._dirty.wait()
+
+    async def step(self) -> None:
+        """Write what was dropped, or read what others wrote. Raises StoreUnavailable."""
+        await (self._write() if self._dirty.is_set() else self.load())
 
     async def add(self, acts: Iterable[Act]) -> None:
         """Keep these, each in place of the one before on its target. Raises StoreUnavailable: they may be kept all the same."""
@@ -106,7 +116,7 @@ class Acts:
                 if act not in left:
                     why = over(act, snapshot)
                     log.info("an act is over: %s of %s", act.kind, act.target, extra={"reason": why})
-                    self._say(act, "over", f"{act.kind} of {act.target} is over: {why}")
+                    self._unsaid.append((act, why))
             self._acts = left
             self._dirty.set()
 
@@ -120,6 +130,9 @@ class Acts:
         if self._acts is before:
             self._acts = wanted
             self._dirty.clear()
+            for act, why in self._unsaid:
+                self._say(act, "over", f"{act.kind} of {act.target} is over: {why}")
+            self._unsaid.clear()
             return
         dropped = set(before or ()) - set(self._acts or ())  # they were over while this was written
         self._acts = tuple(act for act in wanted if act not in dropped)

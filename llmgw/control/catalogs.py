@@ -267,10 +267,20 @@ class Catalogs:
         if state.failed != failed:
             log.error("nothing new is taken from the source: %s", failed.trouble, extra={"reason": failed.reason})
             held = failed.trouble in HELD
+            if held:
+                self._mended()
             cause = (_revision(fetched) or "") if held else ""
             self._record("revision_held" if held else "source_failed", failed.reason, cause)
         at = state.fetched_at if _revision(fetched) == _revision(state.fetched) else self._clock.now()
         self.state.set(replace(state, failed=failed, fetched=fetched, fetched_at=at))
+
+    def _mended(self) -> None:
+        """Take note that the source can be read, if it could not be before."""
+        failed = self.state.value.failed
+        if failed is None or failed.trouble in HELD:
+            return
+        log.info("the source can be read again", extra={"was": failed.reason})
+        self._record("source_readable", f"it can be read again; it was: {failed.trouble}", "")
 
     async def _again(self, tree: SourceTree) -> None:
         """Take note that the newest revision is the one in force, after a restart."""
@@ -285,6 +295,7 @@ class Catalogs:
                 return
             state = self.state.value
         assert state.catalog is not None
+        self._mended()
         now = self._clock.now()
         self.state.set(
             replace(
@@ -326,10 +337,12 @@ class Catalogs:
         if verdict.rewritten:
             log.warning("the branch's history was rewritten", extra={"revision": tree.revision})
             self._record("history_rewritten", f"it does not contain {_revision(state.tree)}", tree.revision)
+        self._mended()
         await self._source.pin(tree.revision)
         self._accept(tree, outcome, verdict.verified_by)
 
     def _reject(self, tree: SourceTree, rejected: Rejected) -> None:
+        self._mended()
         for problem in rejected.problems:
             log.error("revision %s refused: %s", short(tree.revision), problem)
         errors = [problem for problem in rejected.problems if problem.severity == "error"]

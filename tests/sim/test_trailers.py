@@ -64,6 +64,19 @@ def test_going_back_does_not_honour_what_the_commit_said_when_it_was_new() -> No
     play(story)
 
 
+def test_what_is_in_force_is_told_with_its_revision() -> None:
+    async def story(it: Play) -> None:
+        first = it.commit(A, B, model("m"))
+        await it.start()
+        await asyncio.sleep(10)
+        second = it.commit(A, B, model("m"), model("n"))
+        await asyncio.sleep(10)
+        told = [one.text for one in it.world.store.recorded if one.kind == "revision_in_force"]
+        assert told == [f"revision {first[:10]} is taken up after a start", f"revision {second[:10]} is in force"]
+
+    play(story)
+
+
 def test_going_back_to_the_same_contents_says_just_that() -> None:
     async def story(it: Play) -> None:
         first = it.commit(A, B, model("m"))

@@ -151,7 +151,8 @@ async def test_no_trouble_is_an_empty_catalog_and_the_same_revision_after_it_is_
     events, woken = len(desk.events), desk.woken
     await desk.push(good)
     assert desk.catalogs.state.value.failed is None
-    assert (len(desk.events), desk.woken) == (events, woken)
+    readable = [] if trouble in (Trouble.REWRITTEN, Trouble.UNVERIFIED) else ["source_readable"]
+    assert (desk.kinds[events:], desk.woken) == (readable, woken)
 
 
 async def test_going_back_to_the_revision_in_force_ends_a_refusal(desk: Desk) -> None:
@@ -227,3 +228,25 @@ async def test_who_signed_one_revision_did_not_sign_another_that_is_taken_over(d
 async def test_a_hint_reaches_the_source(desk: Desk) -> None:
     desk.catalogs.hint()
     assert desk.source.hints == 1
+
+
+async def test_a_source_that_can_be_read_again_is_told_as_its_failure_was(desk: Desk) -> None:
+    tree = await desk.push(desk.tree())
+    for again in (tree, desk.tree(), desk.tree(extra="nonsense: true\n")):
+        desk.events.clear()
+        desk.source.fail("the network is down")
+        await desk.catalogs.look()
+        await desk.catalogs.look()
+        await desk.push(again)
+        await desk.catalogs.look()
+        told = [kind for kind in desk.kinds if kind.startswith("source_")]
+        assert told == ["source_failed", "source_readable"]
+    desk.events.clear()
+    desk.source.fail("the network is down")
+    await desk.catalogs.look()
+    desk.source.verdict = HELD
+    await desk.push(desk.tree())
+    assert desk.kinds == ["source_failed", "source_readable", "revision_held"]
+    desk.source.verdict = Passed()
+    await desk.push(desk.tree())
+    assert "source_readable" not in desk.kinds[3:], "a revision that was held could be read"
