@@ -328,11 +328,8 @@ class _Server:
     def _announce(self) -> None:
         host, _ = self._settings.listen
         catalog = self._catalogs.state.value.catalog
-        for option, address in (("--listen", self._settings.listen), ("--admin-listen", self._settings.admin_listen)):
-            if address is not None and not is_loopback(address[0]):
-                log.warning(
-                    "anybody who reaches this address may use it: there are no keys yet", extra={option: address[0]}
-                )
+        if not is_loopback(host):
+            log.warning("anybody who reaches this address may use it: there are no keys yet", extra={"--listen": host})
         log.info(
             "serving",
             extra={
