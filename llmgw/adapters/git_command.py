@@ -22,7 +22,7 @@ LIMIT = 20.0
 GRACE = 2.0
 """Seconds that git has to clean up once it is told to stop."""
 MOST = 2 * MAX_TREE
-"""Bytes that one git command may print: a whole tree's contents with their heads, or 500,000 names."""
+"""Bytes that one git command may print unless told otherwise: a whole tree's contents with their heads."""
 MOST_SAID = 64 << 10
 """Bytes of standard error that are kept."""
 OURS = "LLMGW_SECRET_"
@@ -50,25 +50,25 @@ class Git:
     bare: bool = False
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """Values that no message may hold."""
-    most: int = MOST
-    """Bytes that a command may print."""
 
-    async def run(self, *arguments: str, stdin: bytes = b"", limit: float = LIMIT, config: Iterable[str] = ()) -> bytes:
-        """Return what git prints. Raises GitFailed."""
+    async def run(
+        self, *arguments: str, stdin: bytes = b"", limit: float = LIMIT, config: Iterable[str] = (), most: int = MOST
+    ) -> bytes:
+        """Return what git prints, which may have `most` bytes. Raises GitFailed."""
         where = [f"--git-dir={self.place}"] if self.bare else ["-C", str(self.place)]
         options = [word for one in config for word in ("-c", one)]
         process = await self._start("--no-pager", *where, *options, *arguments)
         try:
             async with asyncio.timeout(limit):
-                out, err = await _talk(process, stdin, self.most)
+                out, err = await _talk(process, stdin, most)
         except TimeoutError as error:
             raise GitFailed(f"git {arguments[0]} did not end within {limit:.0f} s in {self.place}") from error
         finally:
             if process.returncode is None:
                 await _end(process)
-        if len(out) > self.most:
+        if len(out) > most:
             raise GitFailed(
-                f"git {arguments[0]} printed more than {self.most >> 20} MiB in {self.place}; is this a cluster directory?"
+                f"git {arguments[0]} printed more than {most >> 20} MiB in {self.place}; is this a cluster directory?"
             )
         if process.returncode != 0:
             said = redact(err.decode("utf-8", "replace"), self.secrets)
@@ -77,9 +77,9 @@ class Git:
             raise GitFailed(f"git {arguments[0]} failed in {self.place}: {reason}", process.returncode, said)
         return out
 
-    def run_now(self, *arguments: str, stdin: bytes = b"") -> bytes:
+    def run_now(self, *arguments: str, stdin: bytes = b"", most: int = MOST) -> bytes:
         """Return what git prints, in a program that has no event loop. Raises GitFailed."""
-        return asyncio.run(self.run(*arguments, stdin=stdin))
+        return asyncio.run(self.run(*arguments, stdin=stdin, most=most))
 
     def with_environment(self, **more: str) -> "Git":
         """Return the same with more in the environment."""

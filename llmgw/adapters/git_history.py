@@ -15,6 +15,7 @@ from pathlib import Path
 
 from llmgw.adapters.git_command import Git, GitFailed
 from llmgw.base.ids import Revision, short
+from llmgw.base.printable import printable
 from llmgw.catalog.source import SourceFailed, Trouble
 from llmgw.ports.trees import Passed
 from llmgw.spec.cluster import SourceRules, Verify
@@ -139,7 +140,10 @@ async def _signatures(git: Git, wanted: list[str], verify: Verify, now: float) -
         output = await git.run(*arguments, limit=LIMIT, config=config)
     words = output.decode("utf-8", "replace").split("\0")
     rows = [words[at : at + len(_FIELDS)] for at in range(0, len(words) - 1, len(_FIELDS))]
-    return [_Commit(row[0], row[1], row[2], row[3], row[4], float(row[5] or 0), tuple(row[6].split())) for row in rows]
+    return [
+        _Commit(row[0], row[1], printable(row[2]), row[3], row[4], float(row[5] or 0), tuple(row[6].split()))
+        for row in rows
+    ]
 
 
 def _expired(line: str, now: float) -> bool:

@@ -15,6 +15,8 @@ from llmgw.catalog.source import SourceTree, hidden
 KINDS = {b"120000": Kind.LINK, b"160000": Kind.REPOSITORY}
 LONGEST_TARGET = 4096
 """Bytes of a symlink's target; Linux takes no more."""
+MOST_LISTED = 16 << 20
+"""Bytes of a listing: 150,000 entries. A tree that names itself ten times, ten levels deep, has more than there is memory."""
 LONGEST_TIME = 11
 """Digits of a time in seconds since 1970; a commit may claim any, and no calendar shows more."""
 LISTING = ("ls-tree", "-r", "-l", "-z", "--full-tree")
@@ -48,7 +50,7 @@ async def read_commit(git: Git, commit: str, prefix: str) -> SourceTree:
 
 async def _listing(git: Git, commit: str, prefix: str) -> bytes:
     try:
-        return await git.run(*LISTING, f"{commit}:{prefix}")
+        return await git.run(*LISTING, f"{commit}:{prefix}", most=MOST_LISTED)
     except GitFailed as error:
         if prefix and ("Not a valid object name" in error.said or "not a tree object" in error.said):
             raise GitFailed(f"commit {commit[:10]} has no directory {prefix}; name another one with --path") from error

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmgw.adapters.git_command import OURS, Git, GitFailed
-from llmgw.adapters.git_objects import LISTING, asked, blobs_of, contents, link_blobs, listed, with_targets
+from llmgw.adapters.git_objects import LISTING, MOST_LISTED, asked, blobs_of, contents, link_blobs, listed, with_targets
 from llmgw.base.ids import Revision
 from llmgw.catalog.entries import sort_out
 from llmgw.catalog.source import Source, SourceFailed, SourceTree
@@ -60,7 +60,7 @@ class BareRepository:
     def tree(self, commit: str, path: str) -> Source:
         """Return the YAML files of a directory of a commit, or why they cannot be read."""
         try:
-            entries = listed(self._git.run_now(*LISTING, f"{commit}:{path}"))
+            entries = listed(self._git.run_now(*LISTING, f"{commit}:{path}", most=MOST_LISTED))
             entries = with_targets(entries, self._contents(link_blobs(entries)))
             chosen = sort_out(one.entry for one in entries)
             files = self._contents(blobs_of(entries, chosen.files))

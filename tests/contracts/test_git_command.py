@@ -31,9 +31,9 @@ async def test_one_that_does_not_stop_is_killed_with_all_that_it_started(tmp_pat
 
 
 async def test_what_prints_without_end_is_cut_off(tmp_path: Path) -> None:
-    git = Git(tmp_path, git_environment(), most=1 << 20)
+    git = Git(tmp_path, git_environment())
     with pytest.raises(GitFailed, match="printed more than 1 MiB"):
-        await git.run("flood", limit=20.0, config=("alias.flood=!yes",))
+        await git.run("flood", limit=20.0, config=("alias.flood=!yes",), most=1 << 20)
 
 
 async def test_git_gets_no_secret_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from llmgw.adapters.git_command import git_environment
 from llmgw.adapters.git_index import read_index
 from llmgw.adapters.git_pushed import BareRepository
 from llmgw.adapters.git_source import GitSource
-from llmgw.catalog.source import MAX_BYTES, MAX_TREE, Source, SourceTree
+from llmgw.catalog.source import MAX_BYTES, MAX_TREE, Source, SourceFailed, SourceTree
 from llmgw.runtime.clock import SystemClock
 
 Reader = Callable[[Path], Source]
@@ -123,3 +123,32 @@ def test_a_pipe_is_named_and_not_waited_for(root: Path) -> None:
     found = read_directory(root / "c")
     assert isinstance(found, SourceTree), found
     assert found.refused == {"pipe.yaml": "special file"}
+
+
+@pytest.mark.parametrize("name", ["commit", "push"])
+def test_a_tree_that_unfolds_without_end_is_a_failure_in_time(root: Path, name: str) -> None:
+    _git(root, "add", "-A")
+    _git(root, "commit", "-q", "-m", "first")
+    tree = _git(root, "rev-parse", "HEAD:c")
+    for _ in range(12):
+        rows = "".join(f"040000 tree {tree}\td{number}\n" for number in range(10))
+        made = subprocess.run(
+            ["git", "-C", str(root), "mktree"],
+            input=rows,
+            env=git_environment(),
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        tree = made.stdout.strip()
+    top = subprocess.run(
+        ["git", "-C", str(root), "mktree"], input=f"040000 tree {tree}\tc\n", env=git_environment(), check=True,
+        capture_output=True, text=True,
+    ).stdout.strip()  # fmt: skip
+    bomb = _git(root, "commit-tree", top, "-m", "bomb")
+    if name == "push":
+        found = BareRepository(root / ".git", os.environ).tree(bomb, "c")
+    else:
+        found = asyncio.run(GitSource(root / "c", SystemClock(), revision=bomb).current())
+    assert isinstance(found, SourceFailed)
+    assert "printed more than 16 MiB" in found.reason

@@ -120,6 +120,21 @@ def test_what_no_request_can_mean_is_refused_in_one_line(lab: Lab) -> None:
 
 
 @pytest.mark.usefixtures("port")
+def test_what_the_server_does_not_understand_ends_with_64(lab: Lab) -> None:
+    for command in (
+        ["drain", "local", "--reason", "r"], ["drain", "model/m", "--reason", "r"], ["plan", "--what-if", "nonsense"],
+        ["cordon", "node/local", "--reason", "r", "--until", "yesterday"], ["get", "events", "--since", "bogus"],
+        ["suspend", "--reason", "r", "--until", "8d"],
+    ):  # fmt: skip
+        done = lab.llmgw(*command)
+        assert (done.returncode, done.stderr.count("\n")) == (64, 1), done
+    snapshot = lab.root / "fleet.json"
+    lab.until(lambda: lab.llmgw("get", "snapshot", "--out", str(snapshot)).returncode == 0, "a snapshot")
+    offline = lab.llmgw("plan", "--fleet", str(snapshot), "--what-if", "nonsense")
+    assert (offline.returncode, offline.stderr.count("\n")) == (64, 1), offline
+
+
+@pytest.mark.usefixtures("port")
 def test_what_a_commit_says_is_shown_without_what_rules_terminals(lab: Lab) -> None:
     lab.git("commit", "-q", "--allow-empty", "-m", f"hi {ESCAPES} there", "--author", "\x1b[31mRed <a@b>")
     head = lab.git("rev-parse", "HEAD")
