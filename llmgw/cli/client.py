@@ -39,8 +39,8 @@ def ask(server: str, method: str, path: str, body: dict[str, Any] | None = None)
     data = _object(where, status, answer)
     if isinstance(data.get("error"), dict):
         raise Failed(f"{where} is the gateway; the admin API is on the server's admin socket")
-    if status == http.client.FORBIDDEN and data.get("guard"):
-        raise GuardRefused(str(data.get("error", "a guard refused it")), tuple(data["guard"]))
+    if status == http.client.FORBIDDEN and not data.get("socket_only"):
+        raise GuardRefused(str(data.get("error", "a guard refused it")), tuple(data.get("guard", ())))
     if status == http.client.BAD_REQUEST:
         raise WrongUsage(str(data.get("error", "the server does not understand it")))
     if status != http.client.OK:

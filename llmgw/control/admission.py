@@ -23,6 +23,11 @@ log = logging.getLogger(__name__)
 
 OVER_TCP = (("GET", "/health"), ("GET", "/metrics"), ("POST", "/hooks/*"))
 """Methods and patterns of routes; one that ends in `*` stands for all that begin with it."""
+SOCKET_ONLY = (
+    "over TCP this server answers health, metrics and webhooks only; ask it on its own host over its Unix socket, as with "
+    "`llmgw status --server /PATH/OF/admin.sock`"
+)
+"""What everything else is told; `socket_only` beside it tells it from what a guard refuses."""
 CONNECTIONS = 256
 """Open at once on the TCP address. More are closed at once: the process has a thousand files for everything."""
 TELL = 60.0
@@ -42,11 +47,7 @@ class Admission:
         @web.middleware
         async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
             if not over_unix(request) and not _listed(request):
-                return _refuse(
-                    403,
-                    "over TCP this server answers health, metrics and webhooks only; ask it on its own host over its Unix "
-                    "socket, as with `llmgw --server /PATH/OF/admin.sock`",
-                )
+                return web.json_response({"error": SOCKET_ONLY, "socket_only": True}, status=403)
             if request.method == "POST" and request.content_type != "application/json":
                 return _refuse(415, "the content type of the request must be application/json")
             try:

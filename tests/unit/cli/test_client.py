@@ -86,7 +86,8 @@ def test_nobody_there_is_told_from_one_who_broke_off(tmp_path: Path) -> None:
     [
         (_http("400 Bad Request", {"error": "no target"}), WrongUsage, 64, "no target"),
         (_http("403 Forbidden", {"error": "a guard", "guard": [{"rule": "protect"}]}), GuardRefused, 4, "a guard"),
-        (_http("403 Forbidden", {"error": "over TCP …"}), ServerRefused, 1, "over TCP …"),
+        (_http("403 Forbidden", {"error": "a guard"}), GuardRefused, 4, "a guard"),
+        (_http("403 Forbidden", {"error": "over TCP …", "socket_only": True}), ServerRefused, 1, "over TCP …"),
         (_http("404 Not Found", {"error": "no such"}), ServerRefused, 1, "no such"),
         (_http("413 Too Large", "Maximum request body size", "text/plain"), ServerRefused, 1, "more than the server"),
         (_http("500 Internal", "500 Internal Server Error", "text/plain"), ServerRefused, 1, "its log says why"),
