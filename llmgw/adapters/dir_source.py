@@ -8,13 +8,16 @@ file system only say when to look; every `SCAN` seconds all files are read wheth
 import asyncio
 import hashlib
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from llmgw.adapters.dir_watch import DirWatch
 from llmgw.adapters.git_busy import git_at_work, stale_lock
 from llmgw.base.ids import Revision
 from llmgw.base.time import Clock, Instant, later
-from llmgw.catalog.source import Source, SourceFailed, SourceTree, belongs
+from llmgw.catalog.entries import Entry, Kind, sort_out
+from llmgw.catalog.source import MAX_BYTES, TOO_LARGE, Source, SourceFailed, SourceTree
 from llmgw.ports.trees import Passed
 from llmgw.spec.cluster import SourceRules
 
@@ -29,22 +32,49 @@ def read_directory(directory: Path) -> Source:
     if not directory.is_dir():
         return SourceFailed(f"there is no directory {directory}; create it, or name another one")
     files: dict[str, bytes] = {}
-    refused: dict[str, str] = {}
     try:
-        for root, directories, names in os.walk(directory, onerror=_raise):
-            directories[:] = sorted(name for name in directories if not name.startswith("."))
-            for name in sorted(names):
-                path = Path(root) / name
-                shown = os.fsencode(path.relative_to(directory)).decode("utf-8", "backslashreplace")
-                if not belongs(shown):
-                    continue
-                if path.is_symlink():
-                    refused[shown] = "symlink"
-                elif path.is_file():
-                    files[shown] = path.read_bytes()
+        found = [(path, _entry(path, _shown(path, directory))) for path in _walk(directory)]
+        chosen = sort_out(entry for _, entry in found)
+        places = {entry.path: path for path, entry in found}
+        for shown in chosen.files:
+            with places[shown].open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+            if len(data) > MAX_BYTES:  # it has grown since it was listed
+                chosen.refused[shown] = TOO_LARGE
+            else:
+                files[shown] = data
     except OSError as error:
         return SourceFailed(f"cannot read {error.filename}: {error.strerror}")
-    return SourceTree(Revision(f"worktree-{_digest(files, refused)}"), files, refused)
+    return SourceTree(Revision(f"worktree-{_digest(files, chosen.refused)}"), files, chosen.refused)
+
+
+def _walk(directory: Path) -> Iterator[Path]:
+    """Yield all that is not hidden but directories, and of those the ones that are not gone into. Raises OSError."""
+    for root, directories, names in os.walk(directory, onerror=_raise):
+        inside = []
+        for name in sorted(directories):
+            path = Path(root, name)
+            if name.startswith("."):
+                continue
+            if path.is_symlink() or os.path.lexists(path / ".git"):
+                yield path
+            else:
+                inside.append(name)
+        directories[:] = inside
+        yield from (Path(root, name) for name in sorted(names) if not name.startswith("."))
+
+
+def _entry(path: Path, shown: str) -> Entry:
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        return Entry(shown, Kind.LINK, target=os.fsencode(path.readlink()).decode("utf-8", "backslashreplace"))
+    if stat.S_ISDIR(found.st_mode):
+        return Entry(shown, Kind.REPOSITORY)
+    return Entry(shown, Kind.FILE if stat.S_ISREG(found.st_mode) else Kind.SPECIAL, found.st_size)
+
+
+def _shown(path: Path, directory: Path) -> str:
+    return os.fsencode(path.relative_to(directory)).decode("utf-8", "backslashreplace")
 
 
 def _raise(error: OSError) -> None:

@@ -1,9 +1,13 @@
-"""Runs git: argument lists only, a fixed environment, no terminal, a time limit that ends the whole process group.
+"""Runs git: argument lists only, a fixed environment, no terminal, and limits on its time and on how much it may say.
+
+A command that is over its time is told to stop first, so that git removes its temporary files, and killed `GRACE` seconds
+later; always with its whole process group. What it prints is bounded, since a tree of a few KB can name a million paths.
 
 GitPython is not used: it says of itself that it does not suit long-running processes.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Iterable, Mapping
@@ -11,9 +15,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llmgw.base.redact import redact
+from llmgw.catalog.source import MAX_TREE
 
 LIMIT = 20.0
-"""Seconds for one git command; its process group is killed then."""
+"""Seconds for one git command; its process group is ended then."""
+GRACE = 2.0
+"""Seconds that git has to clean up once it is told to stop."""
+MOST = 2 * MAX_TREE
+"""Bytes that one git command may print unless told otherwise: a whole tree's contents with their heads."""
+MOST_SAID = 64 << 10
+"""Bytes of standard error that are kept."""
+OURS = "LLMGW_SECRET_"
+"""How the names of environment variables begin that no child process needs."""
 
 
 class GitFailed(Exception):
@@ -38,26 +51,35 @@ class Git:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     """Values that no message may hold."""
 
-    async def run(self, *arguments: str, stdin: bytes = b"", limit: float = LIMIT, config: Iterable[str] = ()) -> bytes:
-        """Return what git prints. Raises GitFailed."""
+    async def run(
+        self, *arguments: str, stdin: bytes = b"", limit: float = LIMIT, config: Iterable[str] = (), most: int = MOST
+    ) -> bytes:
+        """Return what git prints, which may have `most` bytes. Raises GitFailed."""
         where = [f"--git-dir={self.place}"] if self.bare else ["-C", str(self.place)]
         options = [word for one in config for word in ("-c", one)]
         process = await self._start("--no-pager", *where, *options, *arguments)
         try:
             async with asyncio.timeout(limit):
-                out, err = await process.communicate(stdin)
+                out, err = await _talk(process, stdin, most)
         except TimeoutError as error:
             raise GitFailed(f"git {arguments[0]} did not end within {limit:.0f} s in {self.place}") from error
         finally:
             if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+                await _end(process)
+        if len(out) > most:
+            raise GitFailed(
+                f"git {arguments[0]} printed more than {most >> 20} MiB in {self.place}; is this a cluster directory?"
+            )
         if process.returncode != 0:
             said = redact(err.decode("utf-8", "replace"), self.secrets)
             lines = [line.strip() for line in said.splitlines() if line.strip()]
             reason = "; ".join(lines)[:500] or "no message"
             raise GitFailed(f"git {arguments[0]} failed in {self.place}: {reason}", process.returncode, said)
         return out
+
+    def run_now(self, *arguments: str, stdin: bytes = b"", most: int = MOST) -> bytes:
+        """Return what git prints, in a program that has no event loop. Raises GitFailed."""
+        return asyncio.run(self.run(*arguments, stdin=stdin, most=most))
 
     def with_environment(self, **more: str) -> "Git":
         """Return the same with more in the environment."""
@@ -75,9 +97,64 @@ class Git:
             raise GitFailed(f"git cannot be run: {error.strerror}") from error
 
 
+async def _talk(process: asyncio.subprocess.Process, stdin: bytes, most: int) -> tuple[bytes, bytes]:
+    """Return what a command prints and says; the first is longer than `most` where it was cut off, and git killed."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+
+    async def feed(stream: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it has ended; its status says why
+            stream.write(stdin)
+            await stream.drain()
+        stream.close()
+
+    async def hear(stream: asyncio.StreamReader) -> bytes:
+        heard = bytearray()
+        while chunk := await stream.read(1 << 16):
+            heard += chunk
+            if len(heard) > most:
+                signal_group(process.pid, signal.SIGKILL)
+                break
+        return bytes(heard)
+
+    async def hear_some(stream: asyncio.StreamReader) -> bytes:
+        heard = bytearray()
+        while chunk := await stream.read(1 << 16):
+            heard += chunk[: max(0, MOST_SAID - len(heard))]
+        return bytes(heard)
+
+    _, out, err = await asyncio.gather(feed(process.stdin), hear(process.stdout), hear_some(process.stderr))
+    if len(out) <= most:
+        await process.wait()
+    return out, err
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a command and all that it started, gently first."""
+    signal_group(process.pid, signal.SIGTERM)
+    try:
+        async with asyncio.timeout(GRACE):
+            await process.wait()
+    except TimeoutError:
+        pass
+    finally:
+        signal_group(process.pid, signal.SIGKILL)  # a helper may outlive git itself
+    await process.wait()
+
+
+def signal_group(group: int, number: signal.Signals) -> None:
+    """Signal a process group, if it is still there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, number)
+
+
 def git_environment() -> dict[str, str]:
-    """Return the environment for git: ours without `GIT_*`, which a hook's would point elsewhere; no prompts, no locks."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    """Return the environment for git: ours without `GIT_*`, which a hook's would point elsewhere; no prompts, no locks.
+
+    Nor does it get our secrets, which git would hand on to whatever it runs.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", OURS))}
     return {
         **kept, "LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0", "GIT_PAGER": "cat",
         "GIT_NO_REPLACE_OBJECTS": "1",

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from llmgw.adapters.git_command import Git, GitFailed
 from llmgw.base.ids import Revision, short
+from llmgw.base.printable import printable
 from llmgw.catalog.source import SourceFailed, Trouble
 from llmgw.ports.trees import Passed
 from llmgw.spec.cluster import SourceRules, Verify
@@ -51,6 +52,12 @@ async def vet(
             )
         if rules.verify.mode == "off":
             return Passed(rewritten=not contained)
+        if rules.verify.mode == "range" and base is not None and not await _has(git, base):
+            return SourceFailed(
+                f"{short(base)}, which is in force, is not in the repository any more, so which commits came after it "
+                f"cannot be told, nor who signed them; take {short(revision)} by hand: `llmgw accept {short(revision)}`",
+                Trouble.UNVERIFIED,
+            )
         return await _verify(git, revision, base, rules.verify, now, rewritten=not contained)
     except GitFailed as error:
         return SourceFailed(str(error))
@@ -64,6 +71,16 @@ async def _contains(git: Git, revision: str, base: str) -> bool:
         if error.code not in (1, 128):
             raise
         return (await git.run("rev-parse", "--is-shallow-repository")).strip() == b"true"
+    return True
+
+
+async def _has(git: Git, commit: str) -> bool:
+    try:
+        await git.run("cat-file", "-e", f"{commit}^{{commit}}")
+    except GitFailed as error:
+        if error.code not in (1, 128):
+            raise
+        return False
     return True
 
 
@@ -123,7 +140,10 @@ async def _signatures(git: Git, wanted: list[str], verify: Verify, now: float) -
         output = await git.run(*arguments, limit=LIMIT, config=config)
     words = output.decode("utf-8", "replace").split("\0")
     rows = [words[at : at + len(_FIELDS)] for at in range(0, len(words) - 1, len(_FIELDS))]
-    return [_Commit(row[0], row[1], row[2], row[3], row[4], float(row[5] or 0), tuple(row[6].split())) for row in rows]
+    return [
+        _Commit(row[0], row[1], printable(row[2]), row[3], row[4], float(row[5] or 0), tuple(row[6].split()))
+        for row in rows
+    ]
 
 
 def _expired(line: str, now: float) -> bool:

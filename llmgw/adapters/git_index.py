@@ -10,18 +10,25 @@ Synchronous, for commands that end. A tree with conflicts is a source that faile
 
 import hashlib
 import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmgw.adapters.git_command import GitFailed
-from llmgw.adapters.git_objects import KINDS, contents
+from llmgw.adapters.git_command import OURS, Git, GitFailed
+from llmgw.adapters.git_objects import (
+    KINDS,
+    Listed,
+    asked,
+    blobs_of,
+    contents,
+    link_blobs,
+    listed_entry,
+    with_targets,
+)
 from llmgw.base.ids import Revision
-from llmgw.catalog.source import Source, SourceFailed, SourceTree, belongs
+from llmgw.catalog.entries import sort_out
+from llmgw.catalog.source import Source, SourceFailed, SourceTree, belongs, hidden, hides
 
-LIMIT = 20.0
-"""Seconds for one git command."""
 _EMPTY_BLOBS = frozenset(
     hashlib.new(name, b"blob 0\0", usedforsecurity=False).hexdigest() for name in ("sha1", "sha256")
 )
@@ -69,25 +76,18 @@ class _Git:
 
     def run(self, *arguments: str, stdin: bytes = b"") -> bytes:
         """Return what git prints. Raises _Failed."""
-        kept = {name: value for name, value in self.environment.items() if not name.startswith("GIT_")}
+        kept = {name: value for name, value in self.environment.items() if not name.startswith(("GIT_", OURS))}
         kept |= {"LC_ALL": "C", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
         if self.index is not None:
             kept["GIT_INDEX_FILE"] = str(self.index)
         try:
-            done = subprocess.run(
-                ["git", "--no-pager", "-C", str(self.directory), *arguments],
-                env=kept, input=stdin, capture_output=True, timeout=LIMIT, check=False,
-            )  # fmt: skip
-        except FileNotFoundError as error:
-            raise _Failed("git is not installed, or not in PATH; install it (`apt-get install git`)") from error
-        except subprocess.TimeoutExpired as error:
-            raise _Failed(f"git {arguments[0]} did not end within {LIMIT:.0f} s in {self.directory}") from error
-        if done.returncode != 0:
-            said = "; ".join(line for line in done.stderr.decode("utf-8", "replace").splitlines() if line.strip())
-            if "not a git repository" in said:
-                raise _Failed(f"{self.directory} is not in a git repository; check its files with --no-index")
-            raise _Failed(f"git {arguments[0]} failed in {self.directory}: {said[:500] or 'no message'}")
-        return done.stdout
+            return Git(self.directory, kept).run_now(*arguments, stdin=stdin)
+        except GitFailed as error:
+            if "not a git repository" in error.said:
+                raise _Failed(
+                    f"{self.directory} is not in a git repository; check its files with --no-index"
+                ) from error
+            raise _Failed(str(error)) from error
 
     def place(self) -> tuple[Path, Path]:
         """Return the repository's git directory and the top of the work tree."""
@@ -116,42 +116,49 @@ def _hooks_index(git: _Git, environment: Mapping[str, str]) -> Path | None:
 
 
 def _read(git: _Git) -> Source:
-    blobs: dict[str, str] = {}
-    refused: dict[str, str] = {}
-    for entry in filter(None, git.run("ls-files", "-s", "-z").split(b"\0")):
-        meta, _, name = entry.partition(b"\t")
+    listing: list[tuple[bytes, bytes, str]] = []
+    for line in filter(None, git.run("ls-files", "-s", "-z").split(b"\0")):
+        meta, _, name = line.partition(b"\t")
         mode, digest, stage = meta.split(b" ")
         path = name.decode("utf-8", "backslashreplace")
-        if not belongs(path):
-            continue
-        if stage != b"0":
+        if stage != b"0" and (belongs(path) or (mode in KINDS and not hidden(path))):
             return SourceFailed(f"{path} has a merge conflict; settle it and `git add` it")
-        if mode in KINDS:
-            refused[path] = KINDS[mode]
-        else:
-            blobs[path] = digest.decode()
-    for path in _not_in_the_commit(git, blobs):
-        blobs.pop(path, None)
-    if not blobs and not refused:
+        listing.append((name, mode, digest.decode()))
+    sizes = _sizes(git, [digest for _, mode, digest in listing if mode != b"160000"])
+    entries = [listed_entry(name, mode, digest, sizes.get(digest, 0)) for name, mode, digest in listing]
+    absent = _not_in_the_commit(git, entries)
+    entries = [one for one in entries if one.entry.path not in absent]
+    links = link_blobs(entries)
+    entries = with_targets(entries, _contents(git, links)) if links else entries
+    chosen = sort_out(one.entry for one in entries)
+    blobs = blobs_of(entries, chosen.files)
+    if not blobs and not any(hides(path, what) for path, what in chosen.refused.items()):
         return SourceFailed(
             f"no YAML file of {git.directory} is staged or committed; `git add` them, or check the files with --no-index"
         )
     told = "".join(f"{path}\0{digest}\0" for path, digest in sorted(blobs.items()))
     revision = hashlib.sha256(told.encode()).hexdigest()[:16]
-    return SourceTree(Revision(f"index-{revision}"), _contents(git, blobs), refused)
+    return SourceTree(Revision(f"index-{revision}"), _contents(git, blobs), chosen.refused)
 
 
-def _not_in_the_commit(git: _Git, blobs: Mapping[str, str]) -> list[str]:
+def _sizes(git: _Git, digests: list[str]) -> dict[str, int]:
+    """Return the sizes of blobs in bytes; of those that the repository lacks, nothing: reading them says so."""
+    wanted = "".join(f"{digest}\n" for digest in dict.fromkeys(digests)).encode()
+    answer = git.run("cat-file", "--batch-check=%(objectname) %(objectsize)", stdin=wanted).decode()
+    pairs = (line.split(" ") for line in answer.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if pair[1].isdigit()}
+
+
+def _not_in_the_commit(git: _Git, entries: list[Listed]) -> frozenset[str]:
     """Return the paths of `git add --intent-to-add`, which the index lists with an empty blob and no commit takes."""
-    if not _EMPTY_BLOBS.intersection(blobs.values()):
-        return []
+    if not _EMPTY_BLOBS.intersection(one.digest for one in entries):
+        return frozenset()
     names = git.run("diff-files", "-z", "--name-only", "--diff-filter=A", "--relative").split(b"\0")
-    return [name.decode("utf-8", "backslashreplace") for name in names if name]
+    return frozenset(name.decode("utf-8", "backslashreplace") for name in names if name)
 
 
 def _contents(git: _Git, blobs: Mapping[str, str]) -> dict[str, bytes]:
-    asked = "".join(f"{digest}\n" for digest in blobs.values()).encode()
     try:
-        return contents(blobs, git.run("cat-file", "--batch", stdin=asked), git.directory)
+        return contents(blobs, git.run("cat-file", "--batch", stdin=asked(blobs)), git.directory)
     except GitFailed as error:
         raise _Failed(str(error)) from error

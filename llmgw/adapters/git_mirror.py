@@ -5,11 +5,13 @@ by a directory of branches, is told from one that nobody can reach, and never le
 What is in force has a ref of its own: git's collection must not take it after the branch was rewritten.
 
 The mirror belongs to the one server that holds the state directory's lock. So a `*.lock` of git's in it that no running git
-accounts for was left by a crash, and is removed.
+accounts for was left by a crash, and is removed. So are its `tmp_*` objects before each fetch: a fetch that is cut short every
+time would fill the disk with them.
 """
 
 import logging
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +33,8 @@ GAP = 1.0
 """Seconds between two fetches at the least, however often somebody asks."""
 FETCH_LIMIT = 60.0
 """Seconds for one fetch."""
+LEFT_OVER = ("objects/tmp_*", "objects/pack/tmp_*", "objects/[0-9a-f][0-9a-f]/tmp_*")
+"""What git writes objects to before they have their names."""
 FETCHED = "refs/llmgw/fetched"
 LAST_GOOD = "refs/llmgw/last-good"
 
@@ -108,6 +112,7 @@ class GitMirror:
 
     async def _look(self) -> Source:
         git = await self._git()
+        self._clear_left_over()
         trouble = await self._fetch(git)
         if trouble is not None:
             return trouble
@@ -176,6 +181,18 @@ class GitMirror:
             log.warning("a lock that a crashed git left is removed", extra={"file": lock})
             lock.unlink(missing_ok=True)
         return True
+
+    def _clear_left_over(self) -> None:
+        """Remove objects that a git which was ended has begun to write."""
+        found = [path for pattern in LEFT_OVER for path in self._mirror.glob(pattern)]
+        if not found or any(self._others()):
+            return
+        log.warning("what a git that was ended left in the mirror is removed", extra={"files": len(found)})
+        for path in found:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
     def _others(self) -> Iterator[str]:
         """Yield the processes that have the mirror in their arguments or environment, as git and its helpers do."""

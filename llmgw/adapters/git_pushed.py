@@ -5,18 +5,16 @@ on, as nothing else of `GIT_*` is. Synchronous, for a command that ends.
 """
 
 import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmgw.adapters.git_command import GitFailed
-from llmgw.adapters.git_objects import contents, listed
+from llmgw.adapters.git_command import OURS, Git, GitFailed
+from llmgw.adapters.git_objects import LISTING, MOST_LISTED, asked, blobs_of, contents, link_blobs, listed, with_targets
 from llmgw.base.ids import Revision
+from llmgw.catalog.entries import sort_out
 from llmgw.catalog.source import Source, SourceFailed, SourceTree
 
-LIMIT = 20.0
-"""Seconds for one git command."""
 HANDED_ON = ("GIT_QUARANTINE_PATH", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES")
 
 
@@ -37,7 +35,7 @@ class Pushed:
 def pushed(lines: str) -> list[Pushed]:
     """Return what git says on a hook's standard input. Raises ValueError for a line that is not `OLD NEW REF`."""
     found = []
-    for line in lines.splitlines():
+    for line in filter(None, lines.split("\n")):  # a ref may hold any other line end
         words = line.split(" ", 2)
         if len(words) != 3:
             raise ValueError(f"not a line of a pre-receive hook: {line!r}")
@@ -50,40 +48,32 @@ class BareRepository:
 
     def __init__(self, git_dir: Path, environment: Mapping[str, str]) -> None:
         self._git_dir = git_dir
-        kept = {name: value for name, value in environment.items() if not name.startswith("GIT_")}
+        kept = {name: value for name, value in environment.items() if not name.startswith(("GIT_", OURS))}
         kept |= {name: environment[name] for name in HANDED_ON if name in environment}
-        self._environment = {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_REPLACE_OBJECTS": "1"}
+        kept |= {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_REPLACE_OBJECTS": "1"}
+        self._git = Git(git_dir, kept, bare=True)
 
     def followed(self) -> str:
         """Return the full name of the branch that HEAD names."""
-        return self._run("symbolic-ref", "HEAD").decode(errors="replace").strip()
+        return self._git.run_now("symbolic-ref", "HEAD").decode(errors="replace").strip()
 
     def tree(self, commit: str, path: str) -> Source:
         """Return the YAML files of a directory of a commit, or why they cannot be read."""
         try:
-            blobs, refused = listed(self._run("ls-tree", "-rz", "--full-tree", f"{commit}:{path}"))
-            asked = "".join(f"{digest}\n" for digest in blobs.values()).encode()
-            files = contents(blobs, self._run("cat-file", "--batch", stdin=asked), self._git_dir) if blobs else {}
+            entries = listed(self._git.run_now(*LISTING, f"{commit}:{path}", most=MOST_LISTED))
+            entries = with_targets(entries, self._contents(link_blobs(entries)))
+            chosen = sort_out(one.entry for one in entries)
+            files = self._contents(blobs_of(entries, chosen.files))
         except GitFailed as error:
             if path and ("Not a valid object name" in error.said or "not a tree object" in error.said):
                 return SourceFailed(f"the commit has no directory {path}, which is followed here")
             return SourceFailed(str(error))
-        return SourceTree(Revision(commit), files, refused)
+        return SourceTree(Revision(commit), files, chosen.refused)
 
-    def _run(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        try:
-            done = subprocess.run(
-                ["git", f"--git-dir={self._git_dir}", *arguments],
-                env=self._environment, input=stdin, capture_output=True, timeout=LIMIT, check=False,
-            )  # fmt: skip
-        except FileNotFoundError as error:
-            raise GitFailed("git is not installed, or not in PATH") from error
-        except subprocess.TimeoutExpired as error:
-            raise GitFailed(f"git {arguments[0]} did not end within {LIMIT:.0f} s") from error
-        if done.returncode != 0:
-            said = done.stderr.decode("utf-8", "replace")
-            raise GitFailed(f"git {arguments[0]} failed: {' '.join(said.split())[:300]}", done.returncode, said)
-        return done.stdout
+    def _contents(self, blobs: Mapping[str, str]) -> dict[str, bytes]:
+        if not blobs:
+            return {}
+        return contents(blobs, self._git.run_now("cat-file", "--batch", stdin=asked(blobs)), self._git_dir)
 
 
 def git_dir_of(environment: Mapping[str, str]) -> Path:

@@ -8,6 +8,7 @@ accept an older one.
 import fcntl
 import os
 import shutil
+import stat
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,6 +50,9 @@ LOW = 256 << 20
 """Bytes free below which logs are cut shorter: an engine that cannot write may well die of it."""
 
 
+OWN_FILES = ("lock", "id", "rank", "cluster", "order.json")
+
+
 class StateLocked(Exception):
     """Another agent uses this state directory."""
 
@@ -66,8 +70,9 @@ class Disk:
 
     def open(self) -> None:
         """Create the directories and take the lock. Raises StateLocked, or OSError if it may not be written."""
-        for name in ("shards", "logs"):
-            (self.root / name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        for directory in (self.root, self.root / "shards", self.root / "logs"):
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._close_to_others()
         lock = (self.root / "lock").open("a+")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,10 +81,20 @@ class Disk:
             holder = lock.read().strip() or "?"
             lock.close()
             raise StateLocked(f"another agent (pid {holder}) uses {self.root}") from error
+        os.fchmod(lock.fileno(), 0o600)
         os.truncate(lock.fileno(), 0)
         with suppress(OSError):  # the lock needs no room: on a full disk, too, an agent looks after its engines
             os.write(lock.fileno(), str(os.getpid()).encode())
         self._lock = lock
+
+    def _close_to_others(self) -> None:
+        """Leave what is here to this user: orders have the environment of engines. An earlier version was not so strict."""
+        files = [*(self.root / name for name in OWN_FILES), *(self.root / "shards").glob("*.json")]
+        for path in (self.root, self.root / "shards", self.root / "logs", *files):
+            with suppress(FileNotFoundError, PermissionError):  # another user's, who let us in, stays as they made it
+                mode = path.lstat().st_mode
+                if not mode & stat.S_ISVTX and not stat.S_ISLNK(mode):  # as /tmp has, which all users need
+                    path.chmod(stat.S_IMODE(mode) & 0o700)
 
     def close(self) -> None:
         """Give the lock back."""
@@ -208,7 +223,7 @@ class Disk:
 def _write(path: Path, data: bytes) -> None:
     temporary = path.with_suffix(".tmp")
     try:
-        with temporary.open("wb") as file:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:  # noqa: PTH123 - of a descriptor
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

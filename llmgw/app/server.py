@@ -255,7 +255,7 @@ class _Server:
             async with asyncio.timeout(FIRST_LOOK if self._catalogs.state.value.catalog is not None else None):
                 await self._catalogs.look()
         state = self._catalogs.state.value
-        if state.waiting is not None:
+        if state.waiting is not None and state.waiting.kind != "leader":  # nobody leads yet; in a moment this one may
             log.warning("the newest revision is not in force: %s", state.waiting.text)
         if state.catalog is not None:
             if state.failed is not None or state.rejected is not None:
@@ -336,11 +336,11 @@ class _Server:
     def _announce(self) -> None:
         gateway = self._settings.gateway
         catalog = self._catalogs.state.value.catalog
-        for option, address in (("--listen", gateway.listen), ("--admin-listen", self._settings.admin_listen)):
-            if address is not None and not is_loopback(address[0]):
-                log.warning(
-                    "anybody who reaches this address may use it: there are no keys yet", extra={option: address[0]}
-                )
+        if not is_loopback(gateway.listen[0]):
+            log.warning(
+                "anybody who reaches this address may use it: there are no keys yet",
+                extra={"--listen": gateway.listen[0]},
+            )
         log.info(
             "serving",
             extra={

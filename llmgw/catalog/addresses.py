@@ -16,6 +16,10 @@ class NoSuchObject(Exception):
     """The address names nothing. The message is one line that says what to write."""
 
 
+class BadAddress(NoSuchObject):
+    """It is no address: it names nothing in any directory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """One object's file."""
@@ -50,7 +54,7 @@ def _parsed(address: str) -> tuple[str, str]:
     kind = _WORDS.get(word.lower())
     if kind is None:
         advice = suggestion(word, _WORDS) or f"; write {listing(f'{each}/NAME' for each in _WORDS)}"
-        raise NoSuchObject(f"there is no kind {quoted(word)}{advice}")
+        raise BadAddress(f"there is no kind {quoted(word)}{advice}")
     if not name and (slash or kind != "Cluster"):
-        raise NoSuchObject(f"{quoted(address)} names no object; write {word.lower()}/NAME")
+        raise BadAddress(f"{quoted(address)} names no object; write {word.lower()}/NAME")
     return kind, name

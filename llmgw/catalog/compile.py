@@ -20,7 +20,7 @@ from llmgw.catalog.problems import Problem
 from llmgw.catalog.read import Read, of_kind
 from llmgw.catalog.reader import read_document
 from llmgw.catalog.rules import cross_check
-from llmgw.catalog.source import SourceTree
+from llmgw.catalog.source import BEYOND, LINK, TOO_LARGE, TWO_NAMES, SourceTree, belongs, hidden, hides
 from llmgw.catalog.validation import validate
 from llmgw.catalog.wording import listing, quoted, suggestion
 from llmgw.spec.cluster import Cluster
@@ -84,7 +84,7 @@ class Compiler:
         problems += (problem for file in files for problem in file.problems)
         objects = [file.read for file in files if file.read is not None]
         told = {(problem.path, problem.line, problem.column) for problem in problems if problem.line}
-        between = cross_check(objects, all_readable=len(objects) == len(paths) and not tree.refused)
+        between = cross_check(objects, all_readable=len(objects) == len(paths) and not _incomplete(tree))
         problems += (problem for problem in between if (problem.path, problem.line, problem.column) not in told)
         problems.sort()
         if any(problem.severity == "error" for problem in problems):
@@ -113,11 +113,7 @@ class _File:
 
 def is_object_file(path: str) -> bool:
     """Whether a path of the tree is read as an object."""
-    return path.endswith((".yaml", ".yml")) and not _hidden(path)
-
-
-def _hidden(path: str) -> bool:
-    return any(part.startswith(".") for part in path.split("/"))
+    return path.endswith((".yaml", ".yml")) and not hidden(path)
 
 
 def _read(path: str, data: bytes) -> _File:
@@ -176,12 +172,33 @@ def _first(path: str, problems: list[Problem]) -> list[Problem]:
 
 
 def _refused(tree: SourceTree) -> Iterator[Problem]:
+    beyond = [path for path, what in sorted(tree.refused.items()) if what == BEYOND and hides(path, what)]
+    for path in beyond[:1]:
+        more = f" (and {len(beyond) - 1} more)" if beyond[1:] else ""
+        yield Problem(
+            path, 0, 0, f"a {BEYOND}, which is not read{more}; is this a cluster directory?", "tree-too-large"
+        )
     for path, what in sorted(tree.refused.items()):
-        if is_object_file(path):
-            yield Problem(path, 0, 0, f"a {what}, which is not read; put the file itself here", "not-a-file")
-        elif not _hidden(path) and "." not in path.rpartition("/")[2]:
-            message = f"a {what}, which is not read: objects in it are not seen"
-            yield Problem(path, 0, 0, message, "not-a-file", "warning")
+        if what != BEYOND and hides(path, what):
+            yield Problem(path, 0, 0, *_why_refused(path, what))
+
+
+def _why_refused(path: str, what: str) -> tuple[str, str]:
+    """Return what is wrong with an entry that may hide objects, and the problem's code."""
+    if what == TOO_LARGE:
+        return f"a {what}, which is not read; is this an object's file?", "file-too-large"
+    if what == TWO_NAMES:
+        return f"a {what}, which is not UTF-8; rename them", "not-a-file"
+    if belongs(path):
+        return f"a {what}, which is not read; put the file itself here", "not-a-file"
+    text = f"a {what}, which is not read: objects in it would not be seen; put the files themselves here"
+    if what == LINK:
+        text += f", or give the name an ending, as in {path.rpartition('/')[2]}.md, if it leads to no directory"
+    return text, "not-a-file"
+
+
+def _incomplete(tree: SourceTree) -> bool:
+    return any(hides(path, what) for path, what in tree.refused.items())
 
 
 def _misnamed(tree: SourceTree) -> Iterator[Problem]:

@@ -2,11 +2,11 @@
 
 import hashlib
 
-from llmgw.catalog.source import SourceTree
+from llmgw.catalog.source import SourceTree, hides
 
 
 def tree_digest(tree: SourceTree) -> str:
-    """Return 64 hexadecimal digits over the paths and contents of everything in the tree."""
+    """Return 64 hexadecimal digits over the paths and contents of everything in the tree but what is of no account."""
     digest = hashlib.sha256()
     for path in sorted(tree.files):
         name = path.encode("utf-8", "surrogateescape")
@@ -15,5 +15,7 @@ def tree_digest(tree: SourceTree) -> str:
         digest.update(name)
         digest.update(data)
     for path, what in sorted(tree.refused.items()):
+        if not hides(path, what):
+            continue
         digest.update(f"refused {len(path)} {path} {what}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

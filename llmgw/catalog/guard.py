@@ -5,7 +5,7 @@ delete the protection. To give an object up, a commit first takes `protect` away
 its message, or on the command line of `llmgw apply`, naming each object. So the last object can be removed as well.
 
 Objects are known by kind and name, so a moved file removes nothing; nor does a model that takes another name. What is
-named is not counted against the limits.
+named is not counted against the limits. A name that was in force already is nobody's new one, whatever `moved_from` says.
 """
 
 import re
@@ -79,7 +79,7 @@ def addresses(catalog: Catalog) -> set[str]:
 
 def refusals(before: Guarded, after: Catalog, allowed: frozenset[str] = frozenset()) -> tuple[Refusal, ...]:
     """Return every rule that a revision breaks by what it removes; none if it may be taken."""
-    left = addresses(after) | {f"model/{model.moved_from}" for model in after.models.values() if model.moved_from}
+    left = addresses(after) | _renamed(before, after)
     gone = [one for one in before.objects if one.address not in left and one.address not in allowed]
     names = tuple(one.address for one in gone)
     models = tuple(name for name in names if name.startswith("model/"))
@@ -100,6 +100,16 @@ def refusals(before: Guarded, after: Catalog, allowed: frozenset[str] = frozense
         text = f"it removes {len(models)} of {had} models, {_some(models)}; at most {share} may go (guard.max_removed_share)"
         found.append(Refusal("max_removed_share", models, text))
     return tuple(found)
+
+
+def _renamed(before: Guarded, after: Catalog) -> set[str]:
+    """Return the models that live on under a name which was not in force before: one that was is no other model's new name."""
+    known = {one.address for one in before.objects}
+    return {
+        f"model/{model.moved_from}"
+        for name, model in after.models.items()
+        if model.moved_from and f"model/{name}" not in known
+    }
 
 
 def allowed_by(trailers: tuple[str, ...]) -> frozenset[str]:

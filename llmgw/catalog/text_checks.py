@@ -9,8 +9,7 @@ import re
 
 from llmgw.catalog.document import Place, SourceText, shortened
 from llmgw.catalog.problems import Problem
-
-MAX_BYTES = 256 * 1024
+from llmgw.catalog.source import MAX_BYTES
 
 _BOM = "\ufeff"
 _LFS = "version https://git-lfs.github.com/spec/"

@@ -135,6 +135,8 @@ def _print(shown: dict[str, Any], *, as_json: bool) -> None:
         print(json.dumps(shown, indent=2))
     else:
         print("\n".join(act_line(one) for one in shown["acts"]))
+        if shown.get("suspended"):
+            print(f"suspended by {shown['suspended']}: nothing moves until `llmgw resume`")
 
 
 def _me() -> str:

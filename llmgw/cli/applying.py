@@ -8,10 +8,13 @@ it is stale.
 
 import getpass
 import json
+import shlex
+import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -85,7 +88,7 @@ def apply_it(wanted: Wanted, server: str, timeout: float | None, *, as_json: boo
     begun = time.perf_counter()
     patience = Patience(timeout if timeout is not None else 0.0, lambda: time.perf_counter() - begun)
     row: dict[str, Any] | None = None
-    with screen(quiet=as_json) as shown:
+    with screen(quiet=as_json) as shown, _ended_as_by_ctrl_c():
         try:
             row = begin(asks, body, wanted, patience, shown)
             if timeout is not None:
@@ -118,7 +121,7 @@ def request_of(wanted: Wanted, asks: Asks) -> dict[str, Any]:
         stale = asks("POST", "/v1/plan/verify", {"plan": saved})["stale"]
         if stale:
             raise StalePlan(why_stale(wanted.what, stale))
-        kept = {key: saved[key] for key in ("revision", "files", "subject", "author")}
+        kept = {key: saved[key] for key in ("revision", "files", "subject", "author", "trailers") if key in saved}
         return {**body, "tree": kept, "plan": saved}
     if wanted.what is not None and not wanted.what.exists():
         raise Failed(f"there is no directory and no saved plan {wanted.what}; name another one")
@@ -138,6 +141,8 @@ def begin(asks: Asks, body: dict[str, Any], wanted: Wanted, patience: Patience, 
     while True:
         try:
             return asks("POST", "/v1/apply", body)
+        except GuardRefused as error:
+            raise GuardRefused(_refused(error, wanted), error.guard) from error
         except ServerRefused as error:
             stale = error.data.get("stale")
             if stale:
@@ -148,6 +153,22 @@ def begin(asks: Asks, body: dict[str, Any], wanted: Wanted, patience: Patience, 
             if not wanted.wait_for_other:
                 raise Failed(f"{error}, or wait for its end with --wait-for-other") from error
             _await_end(asks, other, patience, shown)
+
+
+def allowing(what: Path | None, guard: Iterable[dict[str, Any]]) -> str:
+    """Return the command that applies a directory or a saved plan all the same."""
+    objects = sorted({name for one in guard for name in one["objects"]})
+    return " ".join(
+        ["llmgw apply", *([shlex.quote(str(what))] if what else []), *(f"--allow-remove {one}" for one in objects)]
+    )
+
+
+def _refused(error: GuardRefused, wanted: Wanted) -> str:
+    """Say what a guard refuses. The server names `--rev`, and cannot know of the file or the directory that was given."""
+    if wanted.rev or not error.guard:
+        return str(error)
+    told = "; ".join(one["text"] for one in error.guard)
+    return f"{wanted.what or 'this directory'} is refused: {told}. If that is meant, run `{allowing(wanted.what, error.guard)}`"
 
 
 def follow(asks: Asks, row: dict[str, Any], patience: Patience, shown: Screen) -> dict[str, Any]:
@@ -249,6 +270,24 @@ def _await_end(asks: Asks, other: dict[str, Any], patience: Patience, shown: Scr
         row = _row(asks, row, shown)
 
 
+@contextmanager
+def _ended_as_by_ctrl_c() -> Iterator[None]:
+    """Have SIGTERM, as of a CI that gives up, and SIGHUP, of a terminal that closed, end the looking on as Ctrl-C does."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]  # nohup stays nohup
+    for number in taken:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+
+
 def _interrupted(row: dict[str, Any] | None) -> None:
     if row is None:
         text = "stopped; `llmgw history` shows whether the server had taken it up already"
@@ -257,7 +296,8 @@ def _interrupted(row: dict[str, Any] | None) -> None:
             f"no longer looking on; the server goes on with revision {_short(row)} (apply {row['id']}): "
             "`llmgw status` shows how far it is, `llmgw rollback` goes back"
         )
-    print(f"\nllmgw: {text}", file=sys.stderr)
+    with suppress(OSError):  # of a terminal that is gone
+        print(f"\nllmgw: {text}", file=sys.stderr)
 
 
 def _short(row: dict[str, Any]) -> str:

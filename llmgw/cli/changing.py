@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from llmgw.cli.options import Json, Server
+from llmgw.cli.options import Json, Server, named
 from llmgw.cli.outcomes import WrongUsage
 
 Rev = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--rev",
         metavar="R",
@@ -25,7 +25,7 @@ def plan(
         Path | None,
         typer.Argument(metavar="[DIR]", envvar="LLMGW_CLUSTER", help="The cluster directory.", show_default="."),
     ] = None,
-    rev: Rev = "",
+    rev: Rev = None,
     what_if: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,16 +62,21 @@ def plan(
     if verify is not None:
         verify_plan(verify, server, as_json=as_json)
         return
-    asked = Asked(directory, rev, tuple(what_if or ()), fleet, out, valid_for)
+    asked = Asked(directory, named(rev, "--rev"), tuple(what_if or ()), fleet, out, valid_for)
     show_plan(asked, server, as_json=as_json, as_markdown=markdown, detailed_exitcode=detailed_exitcode)
 
 
 def apply(
     what: Annotated[
         Path | None,
-        typer.Argument(metavar="[DIR|PLAN]", help="The cluster directory, or a saved plan.", show_default="."),
+        typer.Argument(
+            metavar="[DIR|PLAN]",
+            envvar="LLMGW_CLUSTER",
+            help="The cluster directory, or a saved plan.",
+            show_default=".",
+        ),
     ] = None,
-    rev: Rev = "",
+    rev: Rev = None,
     timeout: Annotated[str, typer.Option(metavar="TIME", help="Longest wait; after it, exit code 5.")] = "1h",
     no_wait: Annotated[bool, typer.Option("--no-wait", help="End as soon as the server has taken it up.")] = False,
     allow_remove: Annotated[
@@ -95,7 +100,7 @@ def apply(
 
     if no_wait and wait_for_other:
         raise WrongUsage("--no-wait ends as soon as the server has taken it up, --wait-for-other waits; leave one out")
-    wanted = Wanted(what, rev, tuple(allow_remove or ()), wait_for_other, supersede)
+    wanted = Wanted(what, named(rev, "--rev"), tuple(allow_remove or ()), wait_for_other, supersede)
     apply_it(wanted, server, None if no_wait else seconds_of(timeout), as_json=as_json)
 
 

@@ -7,10 +7,12 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
-from llmgw.cli.outcomes import Failed, GuardRefused, NoServer, ServerRefused, WrongUsage
+from llmgw.cli.outcomes import ConnectionLost, Failed, GuardRefused, NoServer, ServerRefused, WrongUsage
+from llmgw.control.requests import MAX_REQUEST
 
 PATIENCE = 60.0
 """Seconds for an answer."""
+_WHERE_LOGS_ARE = "its log says why (its standard error, or `journalctl -u` and its unit)"
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -27,19 +29,32 @@ class _UnixConnection(http.client.HTTPConnection):
 def ask(server: str, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the server's answer. Raises Failed with what to do if there is none."""
     where = server or default_server()
-    if where.startswith("http://"):
-        connection: http.client.HTTPConnection = _tcp(where)
-    elif "://" in where:
-        raise WrongUsage(f"--server {where} is not known; name a socket's path or http://HOST:PORT")
-    elif "/" not in where and ":" in where:
-        raise WrongUsage(f"--server {where} is not known; write http://{where}, or name a socket's path")
-    else:
-        connection = _UnixConnection(where)
+    payload = json.dumps(body).encode() if body is not None else None
+    if payload is not None and len(payload) > MAX_REQUEST:
+        raise Failed(
+            f"what is to be sent has {len(payload) >> 20} MiB, and the server takes {MAX_REQUEST >> 20} MiB; "
+            "is this a cluster directory?"
+        )
+    status, answer = _exchange(where, method, path, payload)
+    data = _object(where, status, answer)
+    if isinstance(data.get("error"), dict):
+        raise Failed(f"{where} is the gateway; the admin API is on the server's admin socket")
+    if status == http.client.FORBIDDEN and not data.get("socket_only"):
+        raise GuardRefused(str(data.get("error", "a guard refused it")), tuple(data.get("guard", ())))
+    if status == http.client.BAD_REQUEST:
+        raise WrongUsage(str(data.get("error", "the server does not understand it")))
+    if status != http.client.OK:
+        raise ServerRefused(str(data.get("error", f"the server answered {status}")), status, data)
+    return data
+
+
+def _exchange(where: str, method: str, path: str, payload: bytes | None) -> tuple[int, bytes]:
+    """Return the status and the body of the answer. Raises Failed."""
+    connection = _connection(where)
     try:
-        payload = json.dumps(body) if body is not None else None
         connection.request(method, path, payload, {"content-type": "application/json"})
         answer = connection.getresponse()
-        data = json.loads(answer.read())
+        return answer.status, answer.read()
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise NoServer(
             f"no llmgw server answers at {where}; start one with `llmgw server DIR`, or name it with --server"
@@ -47,20 +62,51 @@ def ask(server: str, method: str, path: str, body: dict[str, Any] | None = None)
     except PermissionError as error:
         raise Failed(f"the server's socket {where} belongs to another user; run this as that user") from error
     except TimeoutError as error:
-        raise NoServer(f"the llmgw server at {where} did not answer within {PATIENCE:.0f} s") from error
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise ConnectionLost(
+            f"the llmgw server at {where} did not answer within {PATIENCE:.0f} s{_perhaps(method, path)}"
+        ) from error
+    except (ConnectionResetError, BrokenPipeError, http.client.IncompleteRead) as error:
+        # as when the server is killed; RemoteDisconnected is one of the first
+        raise ConnectionLost(f"the llmgw server at {where} broke the connection off{_perhaps(method, path)}") from error
+    except (OSError, http.client.HTTPException) as error:
         raise Failed(f"what answers at {where} is not an llmgw server: {error}") from error
     finally:
         connection.close()
+
+
+def _perhaps(method: str, path: str) -> str:
+    """Say what may have happened although no answer came."""
+    if method == "GET" or path.startswith("/v1/plan"):
+        return ""
+    return "; what was asked for may have been taken up all the same: `llmgw history` and `llmgw status` show it"
+
+
+def _object(where: str, status: int, answer: bytes) -> dict[str, Any]:
+    try:
+        data = json.loads(answer)
+    except (ValueError, RecursionError) as error:
+        if status >= http.client.INTERNAL_SERVER_ERROR:
+            raise ServerRefused(
+                f"the server at {where} failed over this request (HTTP {status}); {_WHERE_LOGS_ARE}", status, {}
+            ) from error
+        if status == http.client.REQUEST_ENTITY_TOO_LARGE:
+            raise ServerRefused(
+                f"what was sent is more than the server at {where} takes; is this a cluster directory?", status, {}
+            ) from error
+        raise Failed(f"what answers at {where} is not an llmgw server: {error}") from error
     if not isinstance(data, dict):
         raise Failed(f"what answers at {where} is not an llmgw server")
-    if isinstance(data.get("error"), dict):
-        raise Failed(f"{where} is the gateway; the admin API is on the server's admin socket, or on its --admin-listen")
-    if answer.status == 403:
-        raise GuardRefused(str(data.get("error", "a guard refused it")))
-    if answer.status != 200:
-        raise ServerRefused(str(data.get("error", f"the server answered {answer.status}")), answer.status, data)
     return data
+
+
+def _connection(where: str) -> http.client.HTTPConnection:
+    if where.startswith("http://"):
+        return _tcp(where)
+    if "://" in where:
+        raise WrongUsage(f"--server {where} is not known; name a socket's path or http://HOST:PORT")
+    if "/" not in where and ":" in where:
+        raise WrongUsage(f"--server {where} is not known; write http://{where}, or name a socket's path")
+    return _UnixConnection(where)
 
 
 def _tcp(where: str) -> http.client.HTTPConnection:

@@ -13,6 +13,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import typer
 
@@ -202,7 +203,7 @@ def _inotify(here: Here) -> Finding:
 def _server(here: Here) -> list[Finding]:
     host, port = here.listen
     where = f"{host}:{port}"
-    ours = here.status is not None and str(here.status["control"]["listen"]).rpartition(":")[2] == str(port)
+    ours = here.status is not None and urlsplit(str(here.status["control"]["listen"])).port == port
     if here.listen_trouble and not ours:
         mend = f"ss -ltnp 'sport = :{port}' shows who; or choose another: --listen"
         first = Finding("listen", State.MISSING, f"{where}: {here.listen_trouble}", mend)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmgw.catalog.addresses import Found, NoSuchObject, locate
+from llmgw.catalog.addresses import BadAddress, Found, NoSuchObject, locate
 from llmgw.catalog.compile import Accepted, Rejected, compile_tree
 from llmgw.catalog.diff import diff
 from llmgw.catalog.edit import edit
@@ -27,7 +27,7 @@ from llmgw.catalog.render import render_text
 from llmgw.catalog.source import SourceTree
 from llmgw.catalog.validation import validate
 from llmgw.cli.directory import tree_of
-from llmgw.cli.outcomes import Failed
+from llmgw.cli.outcomes import Failed, WrongUsage
 from llmgw.spec.cluster import Cluster
 from llmgw.spec.kinds import KINDS
 
@@ -72,15 +72,17 @@ def _parsed(set_: list[str], unset: list[str]) -> list[Change]:
     try:
         changes = [parse_change(text) for text in set_] + [parse_removal(text) for text in unset]
     except BadChange as error:
-        raise Failed(str(error)) from error
+        raise WrongUsage(str(error)) from error
     if not changes:
-        raise Failed("nothing to change was named; write PATH=VALUE, or --unset PATH")
+        raise WrongUsage("nothing to change was named; write PATH=VALUE, or --unset PATH")
     return changes
 
 
 def _located(tree: SourceTree, address: str) -> Found:
     try:
         return locate(tree, address)
+    except BadAddress as error:
+        raise WrongUsage(str(error)) from error
     except NoSuchObject as error:
         raise Failed(str(error)) from error
 

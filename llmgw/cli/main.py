@@ -64,7 +64,7 @@ node = typer.Typer(
 app.add_typer(node, name="node")
 
 
-Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The cluster directory.")]
+Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", envvar="LLMGW_CLUSTER", help="The cluster directory.")]
 
 
 @app.command()
@@ -80,7 +80,7 @@ def server(
     ] = False,
     listen: Listen = "127.0.0.1:8080",
     admin_listen: Annotated[
-        str | None, typer.Option(envvar="LLMGW_ADMIN_LISTEN", help="TCP address of the admin API, besides its socket.")
+        str | None, typer.Option(envvar="LLMGW_ADMIN_LISTEN", help="TCP address for webhooks, /metrics and /health.")
     ] = None,
     admin_socket: Annotated[
         Path | None, typer.Option(envvar="LLMGW_ADMIN_SOCKET", help="Unix socket of the admin API.")

@@ -7,7 +7,7 @@ import typer
 
 from llmgw.cli.options import Json
 
-Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The cluster directory.")]
+Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", envvar="LLMGW_CLUSTER", help="The cluster directory.")]
 UserUnit = Annotated[
     bool | None,
     typer.Option(

@@ -8,9 +8,10 @@ from typing import Any
 from llmgw import __version__
 from llmgw.base.ids import short
 from llmgw.catalog.compile import Accepted, compile_tree
+from llmgw.catalog.guard import allowed_by
 from llmgw.catalog.source import SourceTree
 from llmgw.cli.client import ask
-from llmgw.cli.outcomes import Failed
+from llmgw.cli.outcomes import Failed, WrongUsage
 from llmgw.control.plan_file import Terms, plan_row, save
 from llmgw.control.preview import as_json, preview
 from llmgw.plan.saved import BadSnapshot, load_snapshot
@@ -44,9 +45,10 @@ def plan_offline(
         raise Failed(f"{fleet} cannot be used: {error}") from error
     outcome = compile_tree(tree) if tree is not None else Accepted(snapshot.catalog, ())
     try:
-        shown = preview(outcome, snapshot.catalog, snapshot, what_if)
+        allowed = allowed_by(tree.trailers) if tree is not None else frozenset()
+        shown = preview(outcome, snapshot.catalog, snapshot, what_if, allowed)
     except CannotSuppose as error:
-        raise Failed(str(error)) from error
+        raise WrongUsage(str(error)) from error
     row = as_json(shown)
     if valid_for is not None and tree is not None and shown.decision is not None and not shown.violations:
         terms = Terms(RandomIds().new(), SystemClock().now(), valid_for, __version__)

@@ -86,9 +86,14 @@ def get(
     since: Annotated[str, typer.Option(help="Oldest events: 2h, or 2026-12-24T18:00Z.", show_default="any")] = "",
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where a snapshot goes.")] = None,
     server: Server = "",
+    as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
 ) -> None:
     """Show a table (nodes, gpus, models, replicas, endpoints or events), or save all that a plan is made from (snapshot)."""
     from llmgw.cli.tables import Asked, show_table
+
+    if as_json and output not in ("", "json"):
+        raise WrongUsage(f"--json and -o {output} exclude each other")
+    output = "json" if as_json else output
 
     if what == "snapshot":
         from llmgw.cli.offline import save_snapshot

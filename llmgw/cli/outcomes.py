@@ -19,7 +19,11 @@ class WrongUsage(Failed):
 
 
 class GuardRefused(Failed):
-    """A guard of what is in force refuses what was asked; the message has the exact override."""
+    """A guard of what is in force refuses what was asked; the message has the exact override, `guard` each rule as data."""
+
+    def __init__(self, text: str, guard: tuple[dict[str, Any], ...] = ()) -> None:
+        super().__init__(text)
+        self.guard = guard
 
 
 class StalePlan(Failed):
@@ -32,6 +36,10 @@ class NotHealthy(Failed):
 
 class NoServer(Failed):
     """No server answers there."""
+
+
+class ConnectionLost(NoServer):
+    """One was asked and did not answer: whether it has done what it was asked is not known."""
 
 
 class ServerRefused(Failed):

@@ -57,7 +57,7 @@ def show_plan(asked: Asked, server: str, *, as_json: bool, as_markdown: bool, de
     if not shown["valid"] or shown["violations"]:
         raise typer.Exit(FAILED)
     if asked.out is not None:
-        _save(asked.out, saved, quiet=as_json or as_markdown)
+        _save(asked.out, saved, shown.get("guard", []), quiet=as_json or as_markdown)
     if detailed_exitcode and shown["changes"]:
         raise typer.Exit(CHANGES)
 
@@ -149,7 +149,7 @@ def _valid_for(said: str) -> float:
     return seconds
 
 
-def _save(out: Path, saved: dict[str, Any] | None, *, quiet: bool) -> None:
+def _save(out: Path, saved: dict[str, Any] | None, guard: list[dict[str, Any]], *, quiet: bool) -> None:
     from llmgw.cli.offline import write_private
     from llmgw.control.plan_file import dump_plan, load_plan
 
@@ -158,6 +158,10 @@ def _save(out: Path, saved: dict[str, Any] | None, *, quiet: bool) -> None:
     plan = load_plan(json.dumps(saved))
     write_private(out, dump_plan(plan))
     if not quiet:
-        print(
-            f"\nSaved as {out}, good for {age(plan.expires - plan.created)}; `llmgw apply {out}` does exactly this, once."
-        )
+        good = f"\nSaved as {out}, good for {age(plan.expires - plan.created)}; "
+        if guard:
+            from llmgw.cli.applying import allowing
+
+            print(f"{good}a guard refuses it unless it is applied with `{allowing(out, guard)}`.")
+        else:
+            print(f"{good}`llmgw apply {out}` does exactly this, once.")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from llmgw.cli.options import Json, Server
+from llmgw.cli.options import Json, Server, named
 
 AllowRemove = Annotated[
     list[str] | None,
@@ -26,8 +26,8 @@ def history(
 
 def rollback(
     revision: Annotated[
-        str, typer.Argument(metavar="[REV]", help="An applied revision.", show_default="the one before")
-    ] = "",
+        str | None, typer.Argument(metavar="[REV]", help="An applied revision.", show_default="the one before")
+    ] = None,
     allow_remove: AllowRemove = None,
     server: Server = "",
     as_json: Json = False,
@@ -35,7 +35,7 @@ def rollback(
     """Go back to an applied revision; the newest commit stays out until another one follows it."""
     from llmgw.cli.revising import roll_back
 
-    roll_back(revision, allow_remove or [], server, as_json=as_json)
+    roll_back(named(revision, "REV"), allow_remove or [], server, as_json=as_json)
 
 
 def suspend(

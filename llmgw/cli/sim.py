@@ -25,8 +25,10 @@ def play_script(script: Path, seed: int) -> None:
     """Play a script and print what it shows. Ends with 1 if anything was unsafe."""
     try:
         text = sys.stdin.read() if str(script) == "-" else script.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise WrongUsage(f"cannot read {script}: {error}") from error
+    except OSError as error:
+        raise Failed(f"cannot read {script}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise Failed(f"cannot read {script}: it is not UTF-8") from error
     logging.disable(logging.CRITICAL)  # of the simulated control plane; what it says is in its events
     try:
         shown, unsafe = play(script_of(text), seed, TEXTS)

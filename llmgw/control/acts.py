@@ -6,18 +6,21 @@ decided meanwhile. A store that is away later changes nothing: what was asked fo
 
 A target has one act; a newer one replaces it. What is over is dropped by `tidy`, which the reconciler calls every round:
 acts that expired, and those on nodes and replicas that are gone. A card that fell off the bus comes back after a reset,
-so an act on a missing card is kept for `MISSING_CARD`.
+so an act on a missing card is kept for `MISSING_CARD`. That one is over is said once the store has learned of it: said before,
+it would be said again after a restart.
 """
 
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
 
 from pydantic import TypeAdapter, ValidationError
 
 from llmgw.base.ids import ModelName, NodeName, ReplicaId
 from llmgw.base.time import Clock, Instant, age
+from llmgw.control.requests import line_from
 from llmgw.fleet.view import Reporting, report_of
 from llmgw.plan.replicas import existing
 from llmgw.plan.snapshot import Act, Snapshot
@@ -51,6 +54,7 @@ class Acts:
         self._clock = clock
         self._acts: tuple[Act, ...] | None = None
         self._dirty = asyncio.Event()
+        self._unsaid: list[tuple[Act, str]] = []
         self._turn = asyncio.Lock()
 
     @property
@@ -71,10 +75,17 @@ class Acts:
         """Write what was dropped, and read what others wrote, for ever."""
         while True:
             try:
-                await (self._write() if self._dirty.is_set() else self.load())
+                await self.step()
             except StoreUnavailable as error:
                 log.warning("acts and store are not in step", extra={"reason": str(error)})
-            await asyncio.sleep(READ_AGAIN)
+                await asyncio.sleep(READ_AGAIN)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(READ_AGAIN):
+                    await self._dirty.wait()
+
+    async def step(self) -> None:
+        """Write what was dropped, or read what others wrote. Raises StoreUnavailable."""
+        await (self._write() if self._dirty.is_set() else self.load())
 
     async def add(self, acts: Iterable[Act]) -> None:
         """Keep these, each in place of the one before on its target. Raises StoreUnavailable: they may be kept all the same."""
@@ -105,7 +116,7 @@ class Acts:
                 if act not in left:
                     why = over(act, snapshot)
                     log.info("an act is over: %s of %s", act.kind, act.target, extra={"reason": why})
-                    self._say(act, "over", f"{act.kind} of {act.target} is over: {why}")
+                    self._unsaid.append((act, why))
             self._acts = left
             self._dirty.set()
 
@@ -119,6 +130,9 @@ class Acts:
         if self._acts is before:
             self._acts = wanted
             self._dirty.clear()
+            for act, why in self._unsaid:
+                self._say(act, "over", f"{act.kind} of {act.target} is over: {why}")
+            self._unsaid.clear()
             return
         dropped = set(before or ()) - set(self._acts or ())  # they were over while this was written
         self._acts = tuple(act for act in wanted if act not in dropped)
@@ -186,7 +200,7 @@ def until_of(text: str, now: Instant) -> Instant:
 
 def wanted_acts(snapshot: Snapshot, asked: dict[str, object], now: Instant) -> list[Act]:
     """Return the acts that a request of the admin API asks for. Raises CannotAct."""
-    kind, target, reason, until, by = (str(asked.get(key) or "") for key in ("kind", "target", "reason", "until", "by"))
+    kind, target, reason, until, by = (line_from(asked, key) for key in ("kind", "target", "reason", "until", "by"))
     end = until_of(until, now) if until else None
     match kind:
         case "restart":

@@ -1,4 +1,4 @@
-"""The admin API: plain JSON over HTTP on a Unix socket (0600) and, if asked for, on a TCP address. Not the data plane.
+"""The admin API: plain JSON over HTTP on a Unix socket (0600); of it, little on a TCP address (see `admission`).
 
 `GET /v1/status` · `POST /v1/plan` (a whole tree in, what it would change out) · `GET /v1/logs` · `GET /metrics` ·
 `GET /health` · what `operator` and `plan_api` have.
@@ -14,24 +14,23 @@ from typing import Any
 from aiohttp import web
 
 from llmgw.base.ids import NodeName, ReplicaId, ShardId, shard_id
+from llmgw.base.printable import printable
 from llmgw.catalog.compile import Accepted, Rejected
 from llmgw.catalog.guard import allowed_by
 from llmgw.catalog.source import SourceTree
+from llmgw.control.admission import Admission
 from llmgw.control.catalogs import Catalogs, Compile
 from llmgw.control.operator import OperatorApi
 from llmgw.control.plan_api import PlanApi
 from llmgw.control.preview import preview
 from llmgw.control.reconcile import Reconciler
-from llmgw.control.requests import names_from, tree_from
+from llmgw.control.requests import MAX_REQUEST, names_from, tree_from
 from llmgw.control.revision_rows import waiting_row
 from llmgw.fleet.view import Reporting
 from llmgw.plan.replicas import Replica, existing
 from llmgw.plan.what_if import CannotSuppose
 from llmgw.ports.links import LinkBroken
 from llmgw.wire.messages import LogReply, LogRequest
-
-MAX_TREE = 64 << 20
-"""Bytes of a plan request; a tree of 10,000 files is far below."""
 
 LONGEST_WAIT = 30.0
 """Seconds that a follower of a log may wait for one answer."""
@@ -63,12 +62,36 @@ class AdminApi:
         self._operator = operator
         self._more = tuple(more)
         self._plans = plans
-        self._runner: web.AppRunner | None = None
+        self._admission = Admission()
+        self._runners: list[web.AppRunner] = []
+        self._listening: asyncio.Server | None = None
         self._socket: Path | None = None
 
     async def start(self, socket: Path, listen: tuple[str, int] | None) -> None:
         """Listen. Raises OSError if an address cannot be had."""
-        app = web.Application(client_max_size=MAX_TREE)
+        runner = await self._runner()
+        await _clear(socket)
+        await web.UnixSite(runner, str(socket)).start()
+        socket.chmod(0o600)
+        self._socket = socket
+        if listen is not None:
+            server = (await self._runner()).server
+            assert server is not None
+            # a runner of its own, so that the connections of strangers are counted by themselves
+            loop = asyncio.get_running_loop()
+            self._listening = await loop.create_server(self._admission.counted(server), *listen)
+
+    async def stop(self) -> None:
+        """Close everything."""
+        if self._listening is not None:
+            self._listening.close()
+        for runner in self._runners:
+            await runner.cleanup()
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
+
+    async def _runner(self) -> web.AppRunner:
+        app = web.Application(client_max_size=MAX_REQUEST, middlewares=[self._admission.middleware()])
         app.router.add_get("/health", self._get_health)
         app.router.add_get("/metrics", self._get_metrics)
         app.router.add_get("/v1/status", self._get_status)
@@ -77,21 +100,10 @@ class AdminApi:
         self._operator.add_to(app)
         app.router.add_routes(self._more)
         self._plans.add_to(app)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
-        await self._runner.setup()
-        await _clear(socket)
-        await web.UnixSite(self._runner, str(socket)).start()
-        socket.chmod(0o600)
-        self._socket = socket
-        if listen is not None:
-            await web.TCPSite(self._runner, *listen).start()
-
-    async def stop(self) -> None:
-        """Close everything."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-        if self._socket is not None:
-            self._socket.unlink(missing_ok=True)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=2.0)
+        await runner.setup()
+        self._runners.append(runner)
+        return runner
 
     async def _get_health(self, _: web.Request) -> web.Response:
         return web.json_response({"status": "ok"})
@@ -123,7 +135,9 @@ class AdminApi:
             return _refuse(400, 'the request must be {"revision": …, "files": {path: base64}, "what_if": [text]}')
         allowed = names_from(body, "allow_remove") | allowed_by(trailers)
         try:
-            shown = preview(outcome, in_force, self._reconciler.snapshot(), tuple(map(str, supposed)), allowed)
+            shown = preview(
+                outcome, in_force, self._reconciler.snapshot(), tuple(printable(str(one)) for one in supposed), allowed
+            )
         except CannotSuppose as error:
             return _refuse(400, str(error))
         waiting = waiting_row(self._catalogs.state.value.waiting)

@@ -17,16 +17,15 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TypeVar
 
 from llmgw.base.ids import Epoch, IdSource, Revision, short
 from llmgw.base.time import Clock
 from llmgw.catalog.catalog import Catalog
-from llmgw.catalog.compile import Rejected
 from llmgw.catalog.digest import tree_digest
 from llmgw.catalog.guard import Guarded, allowed_by, guarded, refusals
 from llmgw.catalog.source import SourceTree
 from llmgw.control.catalogs import Candidate, Catalogs, Waiting
+from llmgw.control.choosing import Choices, stored, trailers_of
 from llmgw.control.leadership import Leadership
 from llmgw.control.revision_book import RevisionBook
 from llmgw.control.revisions import (
@@ -34,10 +33,8 @@ from llmgw.control.revisions import (
     Progress,
     Revisions,
     RolledBack,
-    earlier,
     failure_note,
     guard_text,
-    is_named,
     progress,
     revert_line,
     revisions_of,
@@ -57,7 +54,6 @@ LOOK = 1.0
 FOLLOW = 3.0
 """Seconds between two looks at the store while another control plane leads."""
 KEPT_BAD = 50
-T = TypeVar("T")
 
 
 class Adoption:
@@ -80,6 +76,7 @@ class Adoption:
         self._ids = ids
         self._changed = changed
         self._book = RevisionBook(keeper)
+        self._choices = Choices(catalogs, self._book)
         self._epoch: Epoch | None = None
         self._busy = False
         self._guarded: tuple[Catalog, Guarded] | None = None
@@ -153,15 +150,19 @@ class Adoption:
         self._book.hold_true(standing, records, candidate.tree)
         return None
 
-    def refused(self, tree: SourceTree, why: str) -> None:
-        """Take note of a revision that is not valid, or that a guard refuses; once, if it is said again."""
+    def refused(self, tree: SourceTree, why: str, digest: str = "") -> None:
+        """Take note of a revision that is not valid, or that a guard refuses; once, if it is said again.
+
+        `digest` is that of its contents, if the tree comes without them.
+        """
         if self._epoch is None or any(
             one.revision == tree.revision and one.outcome is Outcome.REFUSED and one.note == why for one in self.records
         ):
             return
         now = self._clock.now()
         record = Record(
-            self._ids.new(), tree.revision, tree_digest(tree), tree.subject, tree.author, now, tree.author or "the source",
+            self._ids.new(), tree.revision, digest or tree_digest(tree), tree.subject, tree.author, now,
+            tree.author or "the source",
             outcome=Outcome.REFUSED, note=why, ended=now, committed=tree.committed,
         )  # fmt: skip
         self._book.hold_true(self.standing, [record], None)
@@ -198,7 +199,7 @@ class Adoption:
 
         `last_check` is asked in this operator's turn, right before the first effect: what it returns has changed meanwhile.
         """
-        chosen = await self._chosen(wanted)
+        chosen = await self._choices.of(wanted)
         async with self._operator():
             current = self.attempted
             digest = tree_digest(chosen.tree)
@@ -209,8 +210,8 @@ class Adoption:
             ):
                 return current
             self._check_free(supersede=supersede)
-            self._check_guard(chosen, allowed)
-            stale = await self._stored(last_check) if last_check is not None else ()
+            self._check_guard(chosen, allowed | allowed_by(trailers_of(wanted, chosen)))
+            stale = await stored(last_check) if last_check is not None else ()
             if stale:
                 raise CannotAdopt(f"the saved plan is stale: {'; '.join(stale)}; plan again", stale=stale)
             standing, records = self._taken_up(chosen, by, How.APPLY)
@@ -221,16 +222,19 @@ class Adoption:
             return await self._adopt(standing, records, chosen)
 
     async def rollback(self, revision: str, by: str, allowed: frozenset[str] = frozenset()) -> RolledBack:
-        """Go back to an applied revision, the one before if none is named. Raises CannotAdopt; then nothing has changed."""
+        """Go back to an applied revision, the one before if none is named. Raises CannotAdopt; then nothing has changed.
+
+        What its commit's message once allowed is not allowed again: that was said of what was in force then.
+        """
         async with self._operator():
             state = self._catalogs.state.value
             if state.tree is None:
                 raise CannotAdopt("no revision is in force; there is nothing to go back from")
-            target = earlier(self.records, self.standing, revision, state.tree.revision)
-            tree = await self._stored(lambda: self._book.tree(target.digest))
+            target = self._choices.earlier(revision, state.tree.revision)
+            tree = await stored(lambda: self._book.tree(target.digest))
             if tree is None:
                 raise CannotAdopt(f"the tree of {short(target.revision)} is not kept any more; revert it in git")
-            chosen = await self._valid(replace(tree, revision=target.revision))
+            chosen = await self._choices.valid(replace(tree, revision=target.revision))
             self._check_guard(chosen, allowed, "rollback")
             standing, records = self._taken_up(chosen, by, How.ROLLBACK)
             left = [one.revision for one in (state.tree, state.fetched) if one is not None]
@@ -295,7 +299,8 @@ class Adoption:
                 standing, records = self._taken_up(found, found.tree.author or "the source", How.AUTO)
                 self._book.hold_true(standing, records, found.tree)
         if state.rejected is not None and state.fetched is not None:
-            self.refused(state.fetched, next(str(one) for one in state.rejected.problems if one.severity == "error"))
+            why = next(str(one) for one in state.rejected.problems if one.severity == "error")
+            self.refused(state.fetched, why, state.fetched_digest)
         self._catalogs.reconsider()
         self._changed()
 
@@ -351,7 +356,7 @@ class Adoption:
     async def _operator(self, *, suspended: bool = False) -> AsyncIterator[None]:
         """Take an operator's turn: one after the other, and nothing is taken up by itself meanwhile."""
         async with self._turn:
-            await self._stored(self._flush)
+            await stored(self._flush)
             self._check_leads(suspended=suspended)
             self._busy = True
             try:
@@ -382,39 +387,9 @@ class Adoption:
         rules = self.guard()
         if rules is None:
             return
-        broken = refusals(rules, chosen.accepted.catalog, allowed | allowed_by(chosen.tree.trailers))
+        broken = refusals(rules, chosen.accepted.catalog, allowed)
         if broken:
             raise CannotAdopt(guard_text(chosen.tree.revision, broken, command), 403, broken)
-
-    async def _chosen(self, wanted: SourceTree | str) -> Candidate:
-        state = self._catalogs.state.value
-        if not isinstance(wanted, str):
-            newest = state.candidate
-            if newest is not None and tree_digest(newest.tree) == tree_digest(wanted):
-                return newest
-            return await self._valid(wanted)
-        if state.candidate is not None and is_named(wanted, state.candidate.tree.revision):
-            return state.candidate
-        if state.tree is not None and is_named(wanted, state.tree.revision):
-            return await self._valid(state.tree)
-        known = next((one for one in self.records if one.applied is not None and is_named(wanted, one.revision)), None)
-        tree = await self._stored(lambda: self._book.tree(known.digest)) if known is not None else None
-        if known is None or tree is None:
-            newest_is = state.fetched.revision if state.fetched is not None else "none"
-            raise CannotAdopt(
-                f"revision {wanted} is not one that this server knows; the newest is {newest_is}. "
-                "Push it, or apply a directory",
-                404,
-            )
-        return await self._valid(replace(tree, revision=known.revision))
-
-    async def _valid(self, tree: SourceTree) -> Candidate:
-        outcome = await self._catalogs.candidate_of(tree)
-        if isinstance(outcome, Rejected):
-            errors = [str(one) for one in outcome.problems if one.severity == "error"]
-            more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-            raise CannotAdopt(f"revision {short(tree.revision)} is not valid: {errors[0]}{more}", 422)
-        return outcome
 
     def _taken_up(self, chosen: Candidate, by: str, how: How) -> tuple[Standing, list[Record]]:
         """Return what holds once a revision is taken up."""
@@ -459,12 +434,6 @@ class Adoption:
             raise CannotAdopt(f"the store cannot be used: {error}; look at `llmgw status`, it may hold", 503) from error
         if not kept:
             raise CannotAdopt("another control plane has just changed this; look again, and try again")
-
-    async def _stored(self, work: Callable[[], Awaitable[T]]) -> T:
-        try:
-            return await work()
-        except StoreUnavailable as error:
-            raise CannotAdopt(f"the store cannot be used: {error}; nothing was changed, try again", 503) from error
 
     def _end(self, record: Record, outcome: Outcome, note: str) -> None:
         now = self._clock.now()

@@ -25,7 +25,7 @@ from llmgw.control.catalogs import Catalogs
 from llmgw.control.plan_api import PlanApi
 from llmgw.control.plan_file import BadPlanFile, load_plan
 from llmgw.control.reconcile import Reconciler
-from llmgw.control.requests import line_from, names_from, tree_from
+from llmgw.control.requests import line_from, names_from, revision_from, tree_from
 from llmgw.control.revision_rows import (
     progress_row,
     record_row,
@@ -91,7 +91,7 @@ class ApplyApi:
         return handle
 
     async def _post_apply(self, body: Any) -> dict[str, Any]:
-        wanted: SourceTree | str | None = line_from(body, "revision") or None
+        wanted: SourceTree | str | None = revision_from(body) or None
         if isinstance(body, dict) and "tree" in body:
             wanted = tree_from(body["tree"])
         if wanted is None:
@@ -114,7 +114,7 @@ class ApplyApi:
         try:
             plan = load_plan(json.dumps(body["plan"]))
         except BadPlanFile as error:
-            raise CannotAdopt(str(error), 400) from error
+            raise CannotAdopt(f"this is no plan that can be applied: {error}", 422) from error
         if isinstance(wanted, str) or tree_digest(wanted) != plan.desired_digest:
             raise CannotAdopt("the tree is not the one that the plan was made for; apply the plan's file as it is", 400)
         return partial(self._plans.take, plan)
@@ -135,7 +135,7 @@ class ApplyApi:
 
     async def _post_rollback(self, body: Any) -> dict[str, Any]:
         done = await self._adoption.rollback(
-            line_from(body, "revision"), line_from(body, "by", NOBODY), names_from(body, "allow_remove")
+            revision_from(body), line_from(body, "by", NOBODY), names_from(body, "allow_remove")
         )
         return {**self._row(done.record), "left": done.left, "revert": done.revert}
 

@@ -20,9 +20,10 @@ from llmgw.base.ids import Revision, short
 from llmgw.base.time import Clock, Instant
 from llmgw.catalog.catalog import Catalog
 from llmgw.catalog.compile import Accepted, Rejected, compile_tree
+from llmgw.catalog.digest import tree_digest
 from llmgw.catalog.guard import Refusal
 from llmgw.catalog.problems import Problem
-from llmgw.catalog.source import Source, SourceFailed, SourceTree, Trouble
+from llmgw.catalog.source import Source, SourceFailed, SourceTree, Trouble, without_contents
 from llmgw.ports.sinks import Event, EventSink
 from llmgw.ports.trees import Passed, TreeSource
 from llmgw.runtime.latest import Latest
@@ -104,7 +105,9 @@ class CatalogState:
     rejected: Rejected | None = None
     """Why the newest tree is not in force, if it is not."""
     fetched: SourceTree | None = None
-    """The newest tree."""
+    """The newest tree; without its contents unless it is a candidate or in force."""
+    fetched_digest: str = ""
+    """Of the newest tree's contents, if it was rejected."""
     failed: SourceFailed | None = None
     """Why nothing could be read at the last look, or what was read may not be taken."""
     verified_by: str = ""
@@ -264,10 +267,20 @@ class Catalogs:
         if state.failed != failed:
             log.error("nothing new is taken from the source: %s", failed.trouble, extra={"reason": failed.reason})
             held = failed.trouble in HELD
+            if held:
+                self._mended()
             cause = (_revision(fetched) or "") if held else ""
             self._record("revision_held" if held else "source_failed", failed.reason, cause)
-        at = state.fetched_at if fetched is state.fetched else self._clock.now()
+        at = state.fetched_at if _revision(fetched) == _revision(state.fetched) else self._clock.now()
         self.state.set(replace(state, failed=failed, fetched=fetched, fetched_at=at))
+
+    def _mended(self) -> None:
+        """Take note that the source can be read, if it could not be before."""
+        failed = self.state.value.failed
+        if failed is None or failed.trouble in HELD:
+            return
+        log.info("the source can be read again", extra={"was": failed.reason})
+        self._record("source_readable", f"it can be read again; it was: {failed.trouble}", "")
 
     async def _again(self, tree: SourceTree) -> None:
         """Take note that the newest revision is the one in force, after a restart."""
@@ -282,6 +295,7 @@ class Catalogs:
                 return
             state = self.state.value
         assert state.catalog is not None
+        self._mended()
         now = self._clock.now()
         self.state.set(
             replace(
@@ -312,7 +326,7 @@ class Catalogs:
             if self._permitted != tree.revision or verdict.trouble not in HELD:
                 if verdict.trouble not in HELD:
                     self._seen = None  # git could not say; it is asked again
-                self._fail(verdict, tree)
+                self._fail(verdict, without_contents(tree))
                 return
             verdict = Passed(BY_HAND)
         if outcome is None:
@@ -323,10 +337,12 @@ class Catalogs:
         if verdict.rewritten:
             log.warning("the branch's history was rewritten", extra={"revision": tree.revision})
             self._record("history_rewritten", f"it does not contain {_revision(state.tree)}", tree.revision)
+        self._mended()
         await self._source.pin(tree.revision)
         self._accept(tree, outcome, verdict.verified_by)
 
     def _reject(self, tree: SourceTree, rejected: Rejected) -> None:
+        self._mended()
         for problem in rejected.problems:
             log.error("revision %s refused: %s", short(tree.revision), problem)
         errors = [problem for problem in rejected.problems if problem.severity == "error"]
@@ -336,7 +352,14 @@ class Catalogs:
         self._record("revision_refused", summary, tree.revision)
         self._gate.refused(tree, summary)
         self.state.set(
-            replace(self.state.value, rejected=rejected, fetched=tree, fetched_at=self._clock.now(), failed=None)
+            replace(
+                self.state.value,
+                rejected=rejected,
+                fetched=without_contents(tree),
+                fetched_digest=tree_digest(tree),
+                fetched_at=self._clock.now(),
+                failed=None,
+            )
         )
 
     def _accept(self, tree: SourceTree, accepted: Accepted, verified_by: str) -> None:

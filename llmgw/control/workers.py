@@ -40,6 +40,8 @@ HUNG = 20.0
 """Seconds without a word after which a worker is killed."""
 LOOK = 1.0
 """Seconds between two looks for hung workers."""
+SECRETS = "LLMGW_SECRET_"
+"""How the names of environment variables begin that hold secrets."""
 
 
 @dataclass(slots=True)
@@ -188,7 +190,9 @@ class Workers:
             await asyncio.sleep(RESTART_AFTER)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(self.command, stdin=subprocess.DEVNULL, start_new_session=True)
+        # a worker reads requests of strangers, and needs none of our secrets
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(SECRETS)}
+        return subprocess.Popen(self.command, env=kept, stdin=subprocess.DEVNULL, start_new_session=True)
 
     async def _await_end(self, pid: int) -> None:
         """Wait until an inherited worker, which is not our child, is gone."""

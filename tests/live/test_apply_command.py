@@ -53,7 +53,10 @@ def test_json_is_the_last_row_and_nothing_else_also_where_it_failed() -> None:
 TAKEN_UP: tuple[int, object] = (200, row())
 LATE = row(todo=[LOADING])
 OTHER = row("superseded", note="by r2")
-GUARD = {"error": "would remove model/m; run x --allow-remove model/m"}
+GUARD = {
+    "error": "would remove model/m; run x --allow-remove model/m",
+    "guard": [{"rule": "protect", "objects": ["model/m"], "text": "it removes model/m"}],
+}
 STALE = {"error": "stale", "stale": ["node/a has changed"]}
 
 
@@ -61,6 +64,7 @@ STALE = {"error": "stale", "stale": ["node/a has changed"]}
     ("taken", "then", "arguments", "code", "said"),
     [
         ((403, GUARD), {}, [], 4, "--allow-remove model/m"),
+        ((400, {"error": "the request must be this"}), {}, [], 64, "the request must be this"),
         ((422, {"error": "revision r is not valid: a.yaml:1:1 no"}), {}, [], 1, "a.yaml:1:1 no"),
         ((409, STALE), {}, [], 3, "node/a has changed"),
         (TAKEN_UP, LATE, ["--timeout", "1s"], 5, "the server goes on with it"),

@@ -60,12 +60,12 @@ class Directory:
         assert "Traceback" not in done.stderr, done
         return done
 
-    def refused(self, *arguments: str, **environment: str) -> str:
+    def refused(self, *arguments: str, code: int = 1, **environment: str) -> str:
         """Run what is to be refused in one line, with nothing written and nothing committed; return the line."""
         before = {path: path.read_bytes() for path in self.top.glob("c/**/*") if path.is_file()}
         head = self.git("rev-parse", "HEAD")
         done = self.llmgw(*arguments, **environment)
-        assert done.returncode == 1, done
+        assert done.returncode == code, done
         assert {path: path.read_bytes() for path in self.top.glob("c/**/*") if path.is_file()} == before
         assert self.git("rev-parse", "HEAD") == head
         (line,) = done.stderr.splitlines()
@@ -131,7 +131,7 @@ def test_what_is_not_known(directory: Directory) -> None:
         == "llmgw: there is no model 'n' in this directory; there are m"
     )
     assert "did you mean 'replicas'?" in directory.refused("set", "model/m", "replcas=2")
-    assert "write PATH=VALUE" in directory.refused("set", "model/m")
+    assert "write PATH=VALUE" in directory.refused("set", "model/m", code=64)
     assert "there is no directory" in directory.refused("set", "model/m", "replicas=2", "--dir", "nowhere")
 
 

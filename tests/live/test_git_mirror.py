@@ -293,3 +293,17 @@ async def test_a_secret_that_is_not_there_is_named(tmp_path: Path) -> None:
     found = await mirror.current()
     assert isinstance(found, SourceFailed)
     assert "LLMGW_SECRET_TOKEN" in found.reason
+
+
+async def test_objects_that_an_ended_git_left_half_written_are_removed_before_a_fetch(mirrored: Mirrored) -> None:
+    mirrored.origin.commit("a.yaml", "a: 1\n")
+    await mirrored.tree()
+    objects = mirrored.root / "state/mirror.git/objects"
+    (objects / "ab").mkdir(exist_ok=True)
+    left = [objects / "pack/tmp_pack_Xy12", objects / "ab/tmp_obj_Zz", objects / "tmp_objdir-incoming-q"]
+    left[0].write_bytes(b"x")
+    left[1].write_bytes(b"x")
+    (left[2] / "pack").mkdir(parents=True)
+    second = mirrored.origin.commit("a.yaml", "a: 2\n")
+    assert (await mirrored.tree()).revision == second
+    assert [path.name for path in left if path.exists()] == []

@@ -252,3 +252,22 @@ async def test_ssh_does_not_stand_in_for_gpg_nor_gpg_for_ssh(repository: Signed,
     both = {"ssh_signers": [keys.line("alice")], "gpg_fingerprints": [alice]}
     assert isinstance(await repository.vet(by_ssh, None, **both), Passed)
     assert isinstance(await repository.vet(by_gpg, None, **both), Passed)
+
+
+async def test_a_base_that_was_collected_is_a_held_revision_and_not_a_failure_of_git(
+    repository: Signed, keys: SshKeys
+) -> None:
+    signers = [keys.line("alice")]
+    repository.sign("1", keys.file("alice"))
+    base = repository.sign("2", keys.file("alice"))
+    repository.git("reset", "-q", "--hard", "HEAD~1")
+    newer = repository.sign("3", keys.file("alice"))
+    repository.git("reflog", "expire", "--expire=now", "--all")
+    repository.git("gc", "-q", "--prune=now")
+    verdict = await repository.vet(newer, base, mode="range", ssh_signers=signers)
+    _refused(verdict, "is not in the repository any more")
+    held = SourceRules.model_validate({"rewrite": "hold", "verify": {"mode": "range", "ssh_signers": signers}})
+    found = await GitSource(repository.root, NOW).vet(newer, base, held)
+    assert isinstance(found, SourceFailed)
+    assert found.trouble is Trouble.REWRITTEN
+    assert isinstance(await repository.vet(newer, base, mode="head", ssh_signers=signers), Passed)

@@ -104,7 +104,7 @@ def test_a_saved_plan_holds_until_what_it_relied_on_changes(lab: Lab, tmp_path: 
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     saved = json.loads(file.read_text())
     assert set(saved["observed"]) == {
-        "model/n replicas", "node/local answers", "node/local cards", "node/local placed",
+        "cluster suspended", "model/n replicas", "node/local answers", "node/local cards", "node/local placed",
     }  # fmt: skip
     for _ in range(3):
         held = lab.llmgw("plan", "--verify", str(file))

@@ -1,9 +1,12 @@
 """Whole directories: what is accepted, and for everything that is not, the exact place, code and sentence."""
 
+from dataclasses import replace
+
 import pytest
 
 from llmgw.base.ids import Revision
 from llmgw.catalog.compile import Accepted, Compiler, Rejected, compile_tree
+from llmgw.catalog.digest import tree_digest
 from llmgw.catalog.source import SourceTree
 from llmgw.spec.kinds import KINDS
 from llmgw.spec.node import Cordon
@@ -436,20 +439,51 @@ def test_between_objects(files: dict[str, str], expected: list[str]) -> None:
     assert isinstance(outcome, Accepted if only_warnings else Rejected)
 
 
+UNSEEN = ", which is not read: objects in it would not be seen; put the files themselves here"
+
+
 def test_what_is_not_a_file() -> None:
     refused = {
         "models/a.yaml": "symlink",
         ".git/x.yaml": "symlink",
         "README.md": "symlink",
+        "LICENSE": "symlink to a file",
+        ".models": "symlink to a directory",
         "models/more": "submodule",
+        "models.d": "symlink to a directory",
+        "shared": "symlink",
+        "big.yaml": "file of more than 256 KiB",
+        "big/a.yaml": "file beyond the first 32 MiB of the directory",
+        "big/b.yaml": "file beyond the first 32 MiB of the directory",
     }
     outcome = compile_tree(SourceTree(Revision("r1"), {"c.yaml": CLUSTER.encode()}, refused))
     assert told(outcome) == [
+        "big.yaml a file of more than 256 KiB, which is not read; is this an object's file? [file-too-large]",
+        (
+            "big/a.yaml a file beyond the first 32 MiB of the directory, which is not read (and 1 more); "
+            "is this a cluster directory? [tree-too-large]"
+        ),
+        "models.d a symlink to a directory" + UNSEEN + " [not-a-file]",
         "models/a.yaml a symlink, which is not read; put the file itself here [not-a-file]",
-        "models/more a submodule, which is not read: objects in it are not seen [not-a-file]",
+        "models/more a submodule" + UNSEEN + " [not-a-file]",
+        (
+            "shared a symlink" + UNSEEN + ", or give the name an ending, as in shared.md, if it leads to no directory "
+            "[not-a-file]"
+        ),
     ]
     assert isinstance(outcome, Rejected)
-    assert [problem.severity for problem in outcome.problems] == ["error", "warning"]
+    assert {problem.severity for problem in outcome.problems} == {"error"}
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [("README.md", "symlink"), ("LICENSE", "symlink to a file"), (".github", "symlink to a directory")],
+)
+def test_a_link_that_can_hold_no_object_is_of_no_account(path: str, what: str) -> None:
+    linked = SourceTree(Revision("r1"), {"c.yaml": CLUSTER.encode()}, {path: what})
+    assert told(compile_tree(linked)) == []
+    assert tree_digest(linked) == tree_digest(replace(linked, refused={}))
+    assert any("[no-cluster]" in line for line in told(compile_tree(replace(linked, files={"n.yaml": SSH.encode()}))))
 
 
 def test_a_directory_of_nothing_but_a_symlink_is_rejected() -> None:

@@ -135,3 +135,14 @@ def test_a_model_that_takes_another_name_is_not_removed() -> None:
         "new",
         ["name", "moved_from"],
     )
+
+
+@pytest.mark.parametrize("guard", [{"max_removed": 0}, {"max_removed_share": "0%"}, {"protect": ["model/a"]}])
+def test_a_model_that_was_there_is_not_the_new_name_of_one_that_goes(guard: Object) -> None:
+    before = _catalog("a", "b", guard=guard)
+    taken = catalog(cluster(), node("n"), model("b", moved_from="a"))
+    assert [objects for _, objects in _rules(before, taken)] == [("model/a",)]
+    renamed = catalog(cluster(), node("n"), model("b"), model("c", moved_from="a"))
+    assert _rules(before, renamed) == []
+    again = guarded(renamed)
+    assert refusals(again, renamed) == (), "the line may stay for a while"

@@ -304,7 +304,7 @@ def test_what_nothing_acts_on_is_a_warning_at_its_key_and_once_for_a_whole_kind(
     outcome = compile_tree(SourceTree(Revision("r"), {path: text.encode() for path, text in files.items()}))
     assert isinstance(outcome, Accepted)
     assert [(str(one), one.severity) for one in outcome.warnings] == [
-        ("m.yaml:7:1 'routing' is checked and kept; nothing acts on it yet", "warning"),
+        ("m.yaml:7:11 'session_header' is checked and kept; nothing acts on it yet", "warning"),
         ("m.yaml:8:1 'limits' is checked and kept; nothing acts on it yet", "warning"),
         ("t.yaml:2:7 Tenant objects are checked and kept; nothing acts on them yet", "warning"),
     ]

@@ -1,18 +1,21 @@
 """`llmgw apply` against a small fake of the server's side: what is sent, what is waited for, how each end is told."""
 
 import json
+import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from llmgw.cli.apply_screen import Lines, line_of
-from llmgw.cli.applying import Patience, Wanted, begin, follow, judge, request_of
+from llmgw.cli.applying import Patience, Wanted, _ended_as_by_ctrl_c, begin, follow, judge, request_of
 from llmgw.cli.outcomes import Failed, GuardRefused, NoServer, NotHealthy, ServerRefused, StalePlan, WrongUsage
-from llmgw.control.plan_file import dump_plan
-from tests.unit.control.test_plan_file import a_desk, saved
+from llmgw.cli.planning import _save
+from llmgw.control.plan_file import dump_plan, plan_row
+from llmgw.control.requests import tree_from
+from tests.unit.control.test_plan_file import AFTER, a_desk, saved
 
 DIRECTORY = Wanted(Path("examples/cluster"))
 
@@ -223,3 +226,58 @@ def test_a_revision_that_is_not_here_is_asked_for_by_name(tmp_path: Path) -> Non
 
 def test_the_line_of_an_apply_without_models_is_short() -> None:
     assert line_of(row()) == "0123456789 under way"
+
+
+GUARD = ({"rule": "protect", "objects": ["model/m", "model/n"], "text": "it removes model/m, model/n"},)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "command"),
+    [
+        (Wanted(Path("my plan.json")), "`llmgw apply 'my plan.json' --allow-remove model/m --allow-remove model/n`"),
+        (Wanted(None), "`llmgw apply --allow-remove model/m --allow-remove model/n`"),
+        (Wanted(None, "HEAD"), "as the server says"),
+    ],
+)
+def test_what_a_guard_refuses_is_told_with_the_command_for_just_that(wanted: Wanted, command: str) -> None:
+    server = FakeServer({"POST /v1/apply": [GuardRefused("refused, as the server says", GUARD)]})
+    with pytest.raises(GuardRefused) as refused:
+        begin(server, {}, wanted, Time().patience(), Lines())
+    assert command in str(refused.value)
+    assert "--rev" not in str(refused.value)
+
+
+def test_a_plan_that_a_guard_refuses_says_so_when_it_is_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = plan_row(saved(a_desk()))
+    _save(tmp_path / "p", row, list(GUARD), quiet=False)
+    assert f"a guard refuses it unless it is applied with `llmgw apply {tmp_path / 'p'} --allow-remove model/m" in (
+        capsys.readouterr().out
+    )
+    _save(tmp_path / "p", row, [], quiet=False)
+    assert "does exactly this, once" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_whoever_ends_the_command_is_told_what_ctrl_c_is(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with pytest.raises(KeyboardInterrupt), _ended_as_by_ctrl_c():
+        signal.raise_signal(number)
+    assert signal.getsignal(number) == before
+    signal.signal(number, signal.SIG_IGN)
+    try:
+        with _ended_as_by_ctrl_c():
+            signal.raise_signal(number)
+    finally:
+        signal.signal(number, before)
+
+
+def test_a_saved_plan_is_sent_with_what_its_commit_says_may_be_removed(tmp_path: Path) -> None:
+    said = ("LLMGW-Allow-Remove: model/idle",)
+    file = tmp_path / "p"
+    file.write_text(dump_plan(saved(a_desk(), replace(AFTER, trailers=said))))
+    body = request_of(Wanted(file), FakeServer({"POST /v1/plan/verify": [{"stale": []}]}))
+    tree = tree_from(body["tree"])
+    assert tree is not None
+    assert tree.trailers == said

@@ -14,7 +14,7 @@ from llmgw.adapters.node_check import State
 from llmgw.cli.doctor import Here, examine, judge, look
 
 STATUS: dict[str, Any] = {
-    "control": {"version": "0.1.0", "listen": "127.0.0.1:8080", "alarms": []},
+    "control": {"version": "0.1.0", "listen": "http://127.0.0.1:8080/v1", "alarms": []},
     "nodes": [{"name": "far", "state": "reporting", "why": None}],
 }
 WELL = Here(

@@ -115,7 +115,36 @@ async def test_what_is_over_is_dropped_at_once_and_from_the_store_by_the_loop() 
     assert [act.target for act in acts.current or ()] == ["node/a"], (
         "what was dropped does not come back from the store"
     )
+    assert store.recorded[-1].kind == "act_asked", "it is over once the store has learned of it"
+    await acts.step()
+    assert [act.target for act in store.acts] == ["node/a"]
     assert store.recorded[-1].text == "drain of node/zz is over: the node is gone"
+
+
+async def test_one_is_over_once_also_over_a_restart_and_with_a_store_that_is_away() -> None:
+    acts, store = _acts()
+    await acts.add([Act("drain", "node/a", "r", NOW, Instant(NOW + 1))])
+    desk = _desk()
+    desk.now = Instant(NOW + 500)
+
+    def told() -> int:
+        return sum(event.kind == "act_over" for event in store.recorded)
+
+    store.available = False
+    acts.tidy(desk.snapshot())
+    with pytest.raises(StoreUnavailable):
+        await acts.step()
+    store.available = True
+    killed = Acts(store, store, _Clock())
+    await killed.load()
+    killed.tidy(desk.snapshot())
+    assert told() == 0
+    await killed.step()
+    after = Acts(store, store, _Clock())
+    await after.load()
+    after.tidy(desk.snapshot())
+    await after.step()
+    assert (told(), store.acts) == (1, ())
 
 
 def test_a_restart_of_a_model_is_one_of_the_replicas_that_it_has_now() -> None:

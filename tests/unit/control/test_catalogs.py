@@ -7,6 +7,7 @@ import pytest
 
 from llmgw.base.ids import Revision
 from llmgw.base.time import Instant
+from llmgw.catalog.digest import tree_digest
 from llmgw.catalog.source import SourceFailed, SourceTree, Trouble
 from llmgw.control.catalogs import Candidate, Catalogs, Waiting
 from llmgw.ports.sinks import Event
@@ -88,7 +89,8 @@ async def test_a_held_revision_leaves_the_last_good_in_force_until_an_operator_a
     desk.source.verdict = HELD
     held = await desk.push(desk.tree())
     state = desk.catalogs.state.value
-    assert (desk.in_force, state.failed, state.fetched) == (good.revision, HELD, held)
+    assert (desk.in_force, state.failed) == (good.revision, HELD)
+    assert state.fetched == SourceTree(held.revision, {}), "what is not taken is not kept"
     assert desk.kinds[-1] == "revision_held"
     for wrong in ("", held.revision[:6], good.revision, "f" * 40):
         assert held.revision in (desk.catalogs.permit(wrong) or "")
@@ -107,6 +109,15 @@ async def test_a_held_revision_is_not_even_read(desk: Desk) -> None:
     desk.source.verdict = HELD
     await desk.push(desk.tree(extra="nonsense: true\n"))
     assert desk.catalogs.state.value.rejected is None
+
+
+async def test_the_contents_of_a_rejected_revision_are_not_kept(desk: Desk) -> None:
+    await desk.push(desk.tree())
+    bad = await desk.push(desk.tree(extra="nonsense: true\n"))
+    state = desk.catalogs.state.value
+    assert state.rejected is not None
+    assert state.fetched == SourceTree(bad.revision, {})
+    assert state.fetched_digest == tree_digest(bad)
 
 
 async def test_a_verdict_that_git_could_not_give_is_asked_for_again(desk: Desk) -> None:
@@ -140,7 +151,8 @@ async def test_no_trouble_is_an_empty_catalog_and_the_same_revision_after_it_is_
     events, woken = len(desk.events), desk.woken
     await desk.push(good)
     assert desk.catalogs.state.value.failed is None
-    assert (len(desk.events), desk.woken) == (events, woken)
+    readable = [] if trouble in (Trouble.REWRITTEN, Trouble.UNVERIFIED) else ["source_readable"]
+    assert (desk.kinds[events:], desk.woken) == (readable, woken)
 
 
 async def test_going_back_to_the_revision_in_force_ends_a_refusal(desk: Desk) -> None:
@@ -216,3 +228,25 @@ async def test_who_signed_one_revision_did_not_sign_another_that_is_taken_over(d
 async def test_a_hint_reaches_the_source(desk: Desk) -> None:
     desk.catalogs.hint()
     assert desk.source.hints == 1
+
+
+async def test_a_source_that_can_be_read_again_is_told_as_its_failure_was(desk: Desk) -> None:
+    tree = await desk.push(desk.tree())
+    for again in (tree, desk.tree(), desk.tree(extra="nonsense: true\n")):
+        desk.events.clear()
+        desk.source.fail("the network is down")
+        await desk.catalogs.look()
+        await desk.catalogs.look()
+        await desk.push(again)
+        await desk.catalogs.look()
+        told = [kind for kind in desk.kinds if kind.startswith("source_")]
+        assert told == ["source_failed", "source_readable"]
+    desk.events.clear()
+    desk.source.fail("the network is down")
+    await desk.catalogs.look()
+    desk.source.verdict = HELD
+    await desk.push(desk.tree())
+    assert desk.kinds == ["source_failed", "source_readable", "revision_held"]
+    desk.source.verdict = Passed()
+    await desk.push(desk.tree())
+    assert "source_readable" not in desk.kinds[3:], "a revision that was held could be read"

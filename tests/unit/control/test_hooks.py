@@ -1,10 +1,10 @@
 """Webhooks: who may wake the server, over a real HTTP server, with what each forge really sends."""
 
+import asyncio
 import base64
 import hashlib
 import hmac
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -20,7 +20,7 @@ JSON = {"content-type": "application/json"}
 
 
 class Desk:
-    """The routes on a TCP port and on a Unix socket."""
+    """The routes on a TCP port."""
 
     def __init__(self) -> None:
         self.hints = 0
@@ -39,16 +39,14 @@ class Desk:
         self.permitted.append(revision)
         return None if revision == "abcdef0" else "no revision is held"
 
-    async def start(self, socket: Path) -> None:
+    async def start(self) -> None:
         app = web.Application()
         app.router.add_routes(self.routes.routes())
         self.runner = web.AppRunner(app, access_log=None)
         await self.runner.setup()
         site = web.TCPSite(self.runner, "127.0.0.1", 0)
         await site.start()
-        await web.UnixSite(self.runner, str(socket)).start()
         self.url = f"http://127.0.0.1:{self.runner.addresses[0][1]}"
-        self.socket = str(socket)
 
     async def post(self, forge: str, headers: dict[str, str], body: bytes = BODY) -> int:
         async with (
@@ -59,19 +57,18 @@ class Desk:
             assert SECRET not in text
             return answer.status
 
-    async def accept(self, body: bytes, *, over_tcp: bool = False) -> int:
-        connector = aiohttp.TCPConnector() if over_tcp else aiohttp.UnixConnector(self.socket)
+    async def accept(self, body: bytes) -> int:
         async with (
-            aiohttp.ClientSession(connector=connector) as session,
+            aiohttp.ClientSession() as session,
             session.post(f"{self.url}/v1/source/accept", data=body, headers=JSON) as answer,
         ):
             return answer.status
 
 
 @pytest.fixture
-async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
+async def desk() -> AsyncIterator[Desk]:
     desk = Desk()
-    await desk.start(tmp_path / "s")
+    await desk.start()
     yield desk
     await desk.runner.cleanup()
 
@@ -180,11 +177,53 @@ async def test_the_memory_of_deliveries_is_bounded_and_strangers_do_not_fill_it(
     assert len(desk.routes._seen) == 2
 
 
-async def test_a_held_revision_is_accepted_over_the_unix_socket_only(desk: Desk) -> None:
-    assert await desk.accept(b'{"revision": "abcdef0"}', over_tcp=True) == 403
-    assert desk.permitted == []
+async def test_a_held_revision_is_accepted_by_name(desk: Desk) -> None:
     assert await desk.accept(b'{"revision": "abcdef0"}') == 200
     assert await desk.accept(b'{"revision": "0000000"}') == 409
     for wrong in (b"", b"[]", b'{"revision": 1}', b"[" * 10_000):
         assert await desk.accept(wrong) == 400
     assert desk.permitted == ["abcdef0", "0000000"]
+
+
+async def _begin(desk: Desk, header: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send the head of a webhook and one byte of its body."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(desk.url.rpartition(":")[2]))
+    head = b"POST /hooks/github HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n"
+    writer.write(head + header + b"\r\nx")
+    return reader, writer
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "BODY_WITHIN", 0.2)
+    reader, writer = await _begin(desk)
+    assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 408 ")
+    writer.close()
+    assert desk.hints == 0
+
+
+async def _answers(desk: Desk, but: int = 202) -> int:
+    """Post, over and over, until the answer is another one; each but the last has another body."""
+    for number in range(200):
+        body = b'{"n": %d}' % number
+        answer = await desk.post("github", {"X-Hub-Signature-256": f"sha256={_hex(body)}"}, body)
+        if answer != but:
+            return answer
+        await asyncio.sleep(0.02)
+    return but
+
+
+async def test_only_so_many_bodies_are_read_at_once(desk: Desk) -> None:
+    slow = [await _begin(desk) for _ in range(hooks.READ_AT_ONCE)]
+    assert await _answers(desk) == 503
+    slow[0][1].close()
+    assert await _answers(desk, but=503) == 202
+    for _, writer in slow:
+        writer.close()
+
+
+@pytest.mark.parametrize("name", [b"X-Hub-Signature-256: sha256=", b"X-Hub-Signature-256: "])
+async def test_a_signature_of_bytes_that_are_no_text_is_a_wrong_one(desk: Desk, name: bytes) -> None:
+    reader, writer = await _begin(desk, name + b"\xff\xfe\r\n")
+    writer.write(b"y" * 99)
+    assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 401 ")
+    writer.close()

@@ -20,6 +20,7 @@ from llmgw.cli.tables import Asked, show_table
 from llmgw.control.acts import Acts, check_forgettable
 from llmgw.control.operator import OperatorApi
 from llmgw.fleet.usage import Active
+from llmgw.plan.snapshot import Suspension
 from llmgw.ports.sinks import Event
 from llmgw.sim.store import FakeStore
 from tests.builders import Desk, cordoned, model, node
@@ -190,3 +191,35 @@ async def test_a_drain_that_is_not_done_in_time_ends_with_5_and_goes_on(place: P
     with pytest.raises(typer.Exit) as end:
         await asyncio.to_thread(acting.wait_drained, "replica/m-1-0", 0.2, place.socket)
     assert end.value.exit_code == acting.NOT_DONE
+
+
+async def test_what_is_asked_while_suspended_says_that_nothing_moves(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = place.desk.now
+    for suspended in (None, Suspension("switch works", "ann", now, Instant(now + 60))):
+        place.desk.suspended = suspended
+        for kind, target in (("drain", "node/a"), ("cordon", "node/b"), ("restart", "model/m")):
+            await asyncio.to_thread(acting.act, kind, target, "r", "", place.socket, as_json=False)
+            said = capsys.readouterr().out
+            assert ("nothing moves until `llmgw resume`" in said) == (suspended is not None), (kind, said)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"kind": "drain", "target": "local", "reason": "r"},
+        {"kind": "drain", "target": "model/m", "reason": "r"},
+        {"kind": "cordon", "target": "node/a", "reason": "r", "until": "yesterday"},
+        {"kind": "cordon", "target": "node/a", "reason": "r", "until": "1970-01-01T00:00Z"},
+    ],
+)
+async def test_what_cannot_be_understood_is_wrong_usage(place: Place, body: dict[str, Any]) -> None:
+    with pytest.raises(WrongUsage):
+        await place.ask("POST", "/v1/acts", body)
+
+
+async def test_texts_of_an_act_are_made_fit_to_be_shown(place: Place) -> None:
+    body = {"kind": "drain", "target": "node/a", "reason": "a\x1b[2J\nb\ud83d", "by": "\x1bann"}
+    acts = (await place.ask("POST", "/v1/acts", body))["acts"]
+    assert (acts[0]["reason"], acts[0]["by"]) == ("a\ufffd[2J\ufffdb\ufffd", "\ufffdann")

@@ -16,6 +16,7 @@ from llmgw.control.catalogs import Catalogs, CatalogState
 from llmgw.control.plan_api import PlanApi
 from llmgw.control.plan_file import USED, PlanFile, load_plan
 from llmgw.control.preview import preview
+from llmgw.control.requests import BadRequest
 from llmgw.plan.saved import load_snapshot
 from llmgw.plan.snapshot import Snapshot
 from llmgw.ports.sinks import Event, StoreUnavailable
@@ -168,3 +169,9 @@ async def test_the_snapshot_is_that_of_the_moment(place: Place) -> None:
         said = await answer.text()
     loaded, kept = load_snapshot(said, place.desk.engines)
     assert (loaded.now, kept, list(loaded.nodes)) == (place.desk.now, BEFORE, ["a"])
+
+
+@pytest.mark.parametrize("seconds", [10**400, 1e300, float("nan")], ids=["huge", "large", "nan"])
+async def test_a_validity_beyond_all_is_refused(place: Place, seconds: float) -> None:
+    with pytest.raises(BadRequest, match="valid_for"):
+        await place.planned(valid_for=seconds)

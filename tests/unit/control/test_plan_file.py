@@ -1,6 +1,8 @@
 """A saved plan: what makes it stale and what does not, and that a file that was touched is not taken."""
 
+import hashlib
 import json
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +13,7 @@ from llmgw.base.time import Instant
 from llmgw.catalog.compile import Accepted
 from llmgw.catalog.digest import tree_digest
 from llmgw.catalog.source import SourceTree
-from llmgw.control.plan_file import BadPlanFile, PlanFile, Terms, dump_plan, load_plan, save, stale
+from llmgw.control.plan_file import BadPlanFile, PlanFile, Terms, dump_plan, load_plan, plan_row, save, stale
 from llmgw.control.preview import preview
 from llmgw.fleet.report import Phase
 from llmgw.fleet.view import Reporting
@@ -175,3 +177,42 @@ def test_a_touched_file_is_not_taken() -> None:
     ):
         with pytest.raises(BadPlanFile, match=said):
             load_plan(text)
+
+
+def test_a_plan_keeps_what_its_commit_says_may_be_removed() -> None:
+    said = ("LLMGW-Allow-Remove: model/idle",)
+    plan = saved(a_desk(), replace(AFTER, trailers=said))
+    again = load_plan(dump_plan(plan))
+    assert (again, again.tree.trailers) == (plan, said)
+    assert load_plan(json.dumps(plan_row(again))) == plan, "as it travels, too"
+
+
+def test_a_file_from_before_trailers_were_kept_is_read_and_travels_unchanged() -> None:
+    text = dump_plan(saved(a_desk()))
+    assert "trailers" not in json.loads(text)
+    plan = load_plan(text)
+    assert plan.trailers == ()
+    assert load_plan(json.dumps(plan_row(plan))) == plan
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"created": float("nan")}, {"expires": float("inf")}, {"created": 10**400}, {"epoch": 10**5000},
+        {"files": {"\ud83d.yaml": "eA=="}}, {"subject": "\ud83d"}, {"revision": "\ud83d"},
+    ],
+    ids=["nan", "inf", "huge", "huger", "path", "subject", "revision"],
+)  # fmt: skip
+def test_a_file_with_what_cannot_be_is_refused_in_one_line(change: dict[str, object]) -> None:
+    sys.set_int_max_str_digits(0)
+    try:
+        row = {**plan_row(saved(a_desk())), **change}
+        del row["id"]
+        written = json.dumps(row, sort_keys=True, separators=(",", ":"))
+        forged = {"id": hashlib.sha256(written.encode()).hexdigest(), **row}
+        text = json.dumps(forged).replace("Infinity", "1e999")
+    finally:
+        sys.set_int_max_str_digits(4300)
+    with pytest.raises(BadPlanFile) as refused:
+        load_plan(text)
+    assert str(refused.value).isprintable()

@@ -1,0 +1,30 @@
+"""What a gateway worker is started with."""
+
+from pathlib import Path
+
+import pytest
+
+from llmgw.base.time import Instant
+from llmgw.control.workers import Workers
+
+
+class _Clock:
+    def now(self) -> Instant:
+        return Instant(0.0)
+
+
+def test_a_worker_gets_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LLMGW_SECRET_HOOK", "hunter2")
+    monkeypatch.setenv("LLMGW_KEPT", "kept")
+    said = tmp_path / "said"
+    workers = Workers(
+        command=["sh", "-c", f"env > {said}"],
+        wanted=1,
+        socket=tmp_path / "s",
+        clock=_Clock(),
+        changed=lambda: None,
+        survivors=list,
+    )
+    assert workers._spawn().wait(10) == 0
+    assert "LLMGW_KEPT=kept" in said.read_text()
+    assert "hunter2" not in said.read_text()
