@@ -111,11 +111,11 @@ async def _talk(process: asyncio.subprocess.Process, stdin: bytes, most: int) ->
 
     async def hear(stream: asyncio.StreamReader) -> bytes:
         heard = bytearray()
-        while chunk := await stream.read(1 << 16):
-            heard += chunk
-            if len(heard) > most:
-                signal_group(process.pid, signal.SIGKILL)
-                break
+        while chunk := await stream.read(1 << 16):  # to the end, also of what is too much: else the pipe stays open
+            if len(heard) <= most:
+                heard += chunk
+                if len(heard) > most:
+                    signal_group(process.pid, signal.SIGKILL)
         return bytes(heard)
 
     async def hear_some(stream: asyncio.StreamReader) -> bytes:
@@ -125,8 +125,7 @@ async def _talk(process: asyncio.subprocess.Process, stdin: bytes, most: int) ->
         return bytes(heard)
 
     _, out, err = await asyncio.gather(feed(process.stdin), hear(process.stdout), hear_some(process.stderr))
-    if len(out) <= most:
-        await process.wait()
+    await process.wait()
     return out, err
 
 
@@ -141,6 +140,10 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     finally:
         signal_group(process.pid, signal.SIGKILL)  # a helper may outlive git itself
     await process.wait()
+    pipes = [pipe.read() for pipe in (process.stdout, process.stderr) if pipe is not None]
+    with contextlib.suppress(TimeoutError):  # what is left in a pipe keeps it open
+        async with asyncio.timeout(GRACE):
+            await asyncio.gather(*pipes)
 
 
 def signal_group(group: int, number: signal.Signals) -> None:
