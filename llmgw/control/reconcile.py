@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from llmgw.base.ids import Epoch, NodeName, ReplicaId, Revision, short
+from llmgw.base.ids import Epoch, NodeName, ReplicaId, Revision, ShardId, short
 from llmgw.base.time import Clock
 from llmgw.control.acts import Acts, CannotAct, check_forgettable
 from llmgw.control.adoption import Adoption
@@ -70,6 +70,8 @@ class Reconciler:
         self._epoch: Epoch | None = None
         self._decided = Decided()
         self._spent: frozenset[ReplicaId] = frozenset()
+        self._ends: dict[tuple[NodeName, ShardId], int] = {}
+        """The attempt that ended last, of every shard that was heard of."""
         self._rounds = 0
         self._applied: Revision | None = None
         self.last: Plan | None = None
@@ -161,6 +163,7 @@ class Reconciler:
         self._rounds += 1
         snapshot = self.snapshot()
         assert snapshot is not None
+        self._note_ends(snapshot)
         self._acts.tidy(snapshot)
         decided = self._planner(snapshot)
         self.broken = check(decided, snapshot)
@@ -189,6 +192,21 @@ class Reconciler:
             decided = self.round()
             if decided is not None and decided.actions:
                 self.wake()  # what was done may allow the next thing
+
+    def _note_ends(self, snapshot: Snapshot) -> None:
+        """Record how engines ended since the last look; what had ended when a shard was first heard of is no news."""
+        seen: dict[tuple[NodeName, ShardId], int] = {}
+        for name, view in snapshot.nodes.items():
+            report = report_of(view)
+            for one in report.shards if report is not None else ():
+                key = (name, one.spec.shard)
+                end = one.last_end
+                seen[key] = end.attempt if end is not None else 0
+                if end is not None and self._ends.get(key, end.attempt) < end.attempt:
+                    text = f"attempt {end.attempt} on {name} ended: {end.text}"
+                    log.warning("an engine ended", extra={"replica": one.spec.replica, "reason": text})
+                    self._record("engine_ended", f"replica/{one.spec.replica}", text, str(snapshot.cause))
+        self._ends = seen
 
     def _carry_out(self, decided: Plan) -> None:
         first = self._applied is None
