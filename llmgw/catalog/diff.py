@@ -76,7 +76,17 @@ def _objects(catalog: Catalog) -> dict[tuple[str, str], BaseModel]:
 def _fields(old: BaseModel, new: BaseModel, prefix: str) -> Iterator[FieldChange]:
     for name in type(new).model_fields:
         impact = impact_of(type(new), name)
-        yield from _values(getattr(old, name), getattr(new, name), f"{prefix}{name}", impact)
+        before, after = getattr(old, name), getattr(new, name)
+        if before != after and isinstance(before, int | float) and isinstance(after, int | float):
+            yield FieldChange(f"{prefix}{name}", _as_written(old, name), _as_written(new, name), impact)
+        else:
+            yield from _values(before, after, f"{prefix}{name}", impact)
+
+
+def _as_written(model: BaseModel, name: str) -> str:
+    """Return a number as its file has it: durations and sizes with their unit."""
+    value = model.model_dump(mode="json", include={name})[name]
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _values(old: Any, new: Any, path: str, impact: Impact) -> Iterator[FieldChange]:

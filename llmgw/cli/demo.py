@@ -41,7 +41,7 @@ def run_demo(listen: str, *, once: bool) -> None:
         directory = root / "cluster"
         _commit(cluster, directory)
         environment = {
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not name.startswith("LLMGW_")},
             "LLMGW_AGENT_SOCKET": str(root / "agent.sock"),
             "LLMGW_STATE_DIR": str(root / "server"),
         }
