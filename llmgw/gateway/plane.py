@@ -14,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from llmgw.base.ids import ReplicaId
-from llmgw.base.time import Clock
+from llmgw.base.time import Clock, Instant
 from llmgw.fleet.table import EMPTY_TABLE, Endpoint, EndpointTable, GatewaySettings
 from llmgw.gateway.heads import Incoming
 from llmgw.gateway.meter import Meter
@@ -110,7 +110,7 @@ class Plane:
         match decision:
             case Target(endpoint):
                 if self.breakers.any_open:
-                    self.breakers.taken(endpoint, self.clock.now())
+                    self.breakers.taken(endpoint, Instant(self.time()))
                 return endpoint, self._load.take(endpoint.id)
             case Refusal():
                 return decision
@@ -126,7 +126,7 @@ class Plane:
         return True
 
     def _choose(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Target | Refusal:
-        barred = self.breakers.barred(self.clock.now()) if self.breakers.any_open else NONE_BARRED
+        barred = self.breakers.barred(Instant(self.time())) if self.breakers.any_open else NONE_BARRED
         if not shape.model:
             return choose_any(self._index, self._load, excluded, barred)
         return choose(shape, self._index, self._load, self._rng, excluded, barred)
@@ -134,14 +134,14 @@ class Plane:
     def failed(self, endpoint: Endpoint | None) -> None:
         """Note that an endpoint could not be reached, or did not do what it had begun."""
         if endpoint is not None:
-            self.breakers.failed(endpoint, self.clock.now())
+            self.breakers.failed(endpoint, Instant(self.time()))
 
     def answered(self, endpoint: Endpoint | None, status: int) -> None:
         """Note an endpoint's status."""
         if endpoint is not None:
             model = self._index.models.get(endpoint.model)
             others = model.endpoints if model is not None and status >= 500 else ()
-            self.breakers.answered(endpoint, status, others, self.clock.now())
+            self.breakers.answered(endpoint, status, others, Instant(self.time()))
 
     def finished(self, shape: RequestShape, request: Incoming, endpoint: str, outcome: Outcome) -> None:
         """Count what became of a request."""
@@ -212,7 +212,7 @@ class Plane:
 
     def samples(self) -> list[Sample]:
         """Return what is in flight and which circuits are not closed, by endpoint."""
-        now = self.clock.now()
+        now = Instant(self.time())
         found = []
         for endpoint in self._index.endpoints:
             labels = (endpoint.model, endpoint.id)

@@ -30,17 +30,17 @@ async def test_an_engine_that_falls_silent_is_not_waited_for_for_ever(switches, 
 
 
 async def test_no_limit_counts_what_the_client_does_not_take_and_none_the_whole() -> None:
-    async with running_engine(chunks=400, chunk_text="z" * 100_000) as engine, gateway_before(engine) as s:
-        s.gateway.set_table(table(endpoint(0, address_of(engine)), version=2, inter_chunk=0.1, headers=0.1))
+    async with running_engine(chunks=100, chunk_text="z" * 100_000) as engine, gateway_before(engine) as s:
+        s.gateway.set_table(table(endpoint(0, address_of(engine)), version=2, inter_chunk=0.5, headers=0.5))
         client = await s.client()
         client.post(STREAM)
         head = await client.head()
         client.writer.transport.pause_reading()
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.2)
         client.writer.transport.resume_reading()
         assert (await client.body(head)).whole
-    async with running_engine(chunks=8, chunk_interval=0.05) as engine, gateway_before(engine) as s:
-        s.gateway.set_table(table(endpoint(0, address_of(engine)), version=2, inter_chunk=0.15, headers=0.15))
+    async with running_engine(chunks=8, chunk_interval=0.1) as engine, gateway_before(engine) as s:
+        s.gateway.set_table(table(endpoint(0, address_of(engine)), version=2, inter_chunk=0.6, headers=0.6))
         assert (await s.ask(STREAM)).whole, "it took longer than any limit, and was never silent for so long"
 
 
