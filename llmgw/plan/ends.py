@@ -33,7 +33,9 @@ def finish_drains(work: Work) -> None:
         usage = work.snapshot.usage.of(one.id)
         waited = work.now - work.draining[one.id]
         withdrawn = one.id not in published and one.id in previous.draining
-        if not one.serves and not one.has_process and one.id not in published:
+        # an agent that has not heard of the stop may start it again, and a gateway behind the times may then find it
+        unreachable = one.phase is Phase.FAILED or work.snapshot.usage.current
+        if not one.serves and not one.has_process and one.id not in published and unreachable:
             work.stop(one, "it has no process")
         elif withdrawn and is_quiet(usage):
             work.stop(one, "withdrawn everywhere and nothing is in flight")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from llmgw.base.ids import NodeName, ReplicaId
 from llmgw.fleet.report import Phase
+from llmgw.fleet.usage import Unknown, UsageView
 from llmgw.plan.work import Work
 from tests.builders import Desk, cluster, model, node, shard_report, told
 from tests.unit.cli.fleets import CLASSES, cards
@@ -102,3 +103,19 @@ def test_an_engine_that_shows_up_on_a_card_given_to_another_meanwhile_breaks_no_
     for replica, left in (("m-1-0", 0), ("m-0-7", 1)):
         work.set_free([work.replicas[ReplicaId(replica)]])
         assert free("h100") == left, "it is free when neither of the two claims it"
+
+
+def test_an_engine_that_died_is_not_stopped_before_every_gateway_has_forgotten_it() -> None:
+    """Its agent may start it again before it hears of the stop, and a gateway by an older table would send requests there."""
+    desk = Desk.of(node("a"), node("b"), model("m", 1))
+    desk.settle()
+    desk.want(node("a"), node("b"), model("m", 1, "--new"))
+    desk.plan()
+    desk.obey(Phase.STARTING)
+    desk.phase("m-1-0", Phase.BACKOFF)
+    desk.usage = UsageView({}, Unknown("gateway worker 7 goes by an older table"))
+    desk.plan()
+    behind = desk.plan()
+    assert not any(line.startswith("stop") for line in told(behind))
+    desk.usage = UsageView({}, Unknown("not used since the gateway started", quiet=True), current=True)
+    assert any(line.startswith("stop m-1-0") for line in told(desk.plan()))
