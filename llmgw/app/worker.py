@@ -43,18 +43,20 @@ async def _run(options: argparse.Namespace) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    await run_worker(
-        listen=listening_socket(options.host, options.port),
-        control=Path(options.control),
-        drain=options.drain,
-        clock=clock,
-        rng=random.Random(os.urandom(16)),
-        stop=stop,
-        tls=ServerTls(options.tls_cert, options.tls_key) if options.tls_cert else None,
-        access_log=access_log,
-    )
-    if access_log is not None:
-        access_log.close()
+    try:
+        await run_worker(
+            listen=listening_socket(options.host, options.port),
+            control=Path(options.control),
+            drain=options.drain,
+            clock=clock,
+            rng=random.Random(os.urandom(16)),
+            stop=stop,
+            tls=ServerTls(options.tls_cert, options.tls_key) if options.tls_cert else None,
+            access_log=access_log,
+        )
+    finally:
+        if access_log is not None:
+            access_log.close()
 
 
 def main() -> None:

@@ -240,7 +240,8 @@ class Workers:
                             tasks.job("tables", self._tables(worker, writer), lambda _: writer.close())
                         case WorkerCounts(samples):
                             assert worker is not None
-                            self._counts.take(worker.pid, samples)
+                            if worker.pid in self._workers:  # what is read after its end was counted with it
+                                self._counts.take(worker.pid, samples)
                         case WorkerUsage():
                             assert worker is not None
                             self._take_usage(worker, message)

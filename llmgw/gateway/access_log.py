@@ -37,12 +37,18 @@ class AccessLog:
         self._there = threading.Event()
         self._over = False
         self._dropped = 0
+        """Lines that were not written and not told of; the event loop's alone."""
+        self._lost: deque[int] = deque()
+        """What the thread could not write, for the event loop to add up."""
+        self._cut = False
         self._failing = False
         self._thread = threading.Thread(target=self._write_all, name="access-log", daemon=True)
         self._thread.start()
 
     def record(self, shape: RequestShape, request: Incoming, endpoint: str, outcome: Outcome) -> None:
         """Have a line written."""
+        while self._lost:
+            self._dropped += self._lost.popleft()
         if len(self._lines) >= MOST:
             self._dropped += 1
             return
@@ -82,17 +88,20 @@ class AccessLog:
                 batch: list[bytes] = []
                 while self._lines and len(batch) < 500:
                     batch.append(self._lines.popleft())
-                self._write(b"".join(batch), len(batch))
+                self._write(b"".join(batch))
             if self._over and not self._lines:
                 return
 
-    def _write(self, data: bytes, count: int) -> None:
+    def _write(self, data: bytes) -> None:
+        if self._cut:
+            data = b"\n" + data  # the line before was not written to its end
         try:
             while data:
                 data = data[os.write(self._file, data) :]
+                self._cut = bool(data)
             self._failing = False
         except OSError as error:
-            self._dropped += count
+            self._lost.append(data.count(b"\n"))
             if not self._failing:
                 self._failing = True
                 log.warning("the access log cannot be written: %s", error.strerror)

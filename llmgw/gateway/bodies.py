@@ -137,15 +137,20 @@ def decoded(body: bytes, encoding: bytes, limit: int) -> bytes | Fault:
         named = encoding[:40].decode("ascii", "backslashreplace")
         message = f"The content encoding `{named}` is not supported; send gzip, or the body as it is."
         return Fault(415, "unsupported_encoding", message)
-    try:
-        reader = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-        plain = reader.decompress(body, limit + 1)
-    except zlib.error as error:
-        return Fault(400, "invalid_request", f"The request body is not valid gzip: {error}")
-    if len(plain) > limit:
-        return too_large(limit)
-    if not reader.eof:
-        return Fault(400, "invalid_request", "The request body is not valid gzip: it ends too early.")
+    plain = b""
+    while body or not plain:  # a gzip file may have several members, one behind the other
+        try:
+            reader = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+            plain += reader.decompress(body, limit + 1 - len(plain))
+        except zlib.error as error:
+            return Fault(400, "invalid_request", f"The request body is not valid gzip: {error}")
+        if len(plain) > limit:
+            return too_large(limit)
+        if not reader.eof:
+            return Fault(400, "invalid_request", "The request body is not valid gzip: it ends too early.")
+        body = reader.unused_data
+        if not plain and not body:
+            break
     return plain
 
 

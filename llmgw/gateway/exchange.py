@@ -30,7 +30,7 @@ from llmgw.gateway.heads import (
 )
 from llmgw.gateway.outcome import Outcome
 from llmgw.gateway.plane import Plane
-from llmgw.gateway.routes import Found
+from llmgw.gateway.routes import Found, target_for
 from llmgw.gateway.upstream import UpstreamConnection
 from llmgw.gateway.usage import TAIL, UsageTap, tokens_in
 from llmgw.routing.choose import Refusal
@@ -51,6 +51,17 @@ TERMINALS: dict[Route, bytes] = {
 ELSEWHERE = frozenset({429, 503})
 """Statuses by which an engine says that it did not take a request."""
 BOUNDARIES = (b"\n\n", b"\r\n\r\n")
+TIRED = 0.05
+"""Seconds after a request within which a kept connection's end means that the engine had closed it before the request came.
+
+Later, it may have died of this very request, which would then go through all replicas, one after the other.
+"""
+ERROR_KEPT = 64 << 10
+"""Bytes of an engine's error that are kept for a client that was promised a stream."""
+SSE_ROUTES: frozenset[Route] = frozenset({"chat", "completions", "messages", "responses"})
+"""Routes whose streams are server-sent events."""
+OWN_ERRORS = (b'data: {"error"', b"event: error", b"event: response.failed")
+"""How a stream ends that the engine itself broke off in words."""
 COMMENT = b": keep-alive\n\n"
 
 SHUTTING_DOWN = Fault(503, "shutting_down", "This gateway is shutting down.", retry_after=1)
@@ -61,6 +72,10 @@ class ClientSide(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send bytes to the client."""
+        ...
+
+    def reset(self) -> None:
+        """Close so that the client cannot take it for an end."""
         ...
 
     def exchange_done(self, reusable: bool) -> None:
@@ -89,12 +104,14 @@ class Exchange:
         "_pieces",
         "_plane",
         "_request",
+        "_sent",
         "_shape",
         "_slot",
         "_spoke",
         "_started",
         "_tail",
         "_tap",
+        "_told",
         "_tried",
         "_upstream",
     )
@@ -122,6 +139,10 @@ class Exchange:
         self._started = self._last = plane.time()
         """When it began, and when something came last. Seconds of the loop's clock; the latter as old as a sweep."""
         self._first = 0.0
+        self._sent = 0.0
+        """When the request was sent last."""
+        self._told = b""
+        """An engine's error, for a client that was promised a stream."""
         self._spoke = 0.0
         """When the client was last sent a comment."""
         self._fresh = False
@@ -191,7 +212,8 @@ class Exchange:
                 self._fail(Fault(504, "upstream_timeout", f"The replica `{self._id}` {over}."))
                 return
         quiet = now - max(self._last, self._spoke)
-        if keep_alive is not None and quiet >= keep_alive and self._call.stream and self._request.http11:
+        streams = self._call.stream and self._request.http11 and self._shape.route in SSE_ROUTES
+        if keep_alive is not None and quiet >= keep_alive and streams:
             self._comment(now)
 
     def _over(self, silent: float, limits: GatewaySettings) -> str:
@@ -223,6 +245,7 @@ class Exchange:
         self._fresh = True
         data = b""
         if head is not None:
+            self._plane.answered(self._endpoint, head.status)
             elsewhere = head.status in ELSEWHERE or (head.status == 404 and not self._call.model)
             if elsewhere and self._goes_elsewhere(complete):
                 return
@@ -233,9 +256,12 @@ class Exchange:
                 self._first = self._plane.time()
             small = len(body) < (SHORT if self._shape.stream else TAIL)
             self._tail = (self._tail + body)[-TAIL:] if small else body
-            if self._tap is not None:
+            if self._early and self._is_told_otherwise():
+                self._told = (self._told + body)[:ERROR_KEPT]
+                body = b""
+            elif self._tap is not None:
                 body = self._tap.pass_on(body)
-            if body and not self._is_told_otherwise():
+            if body:
                 data += b"%x\r\n%b\r\n" % (len(body), body) if self._chunked else body
         if not complete:
             if data:
@@ -252,7 +278,7 @@ class Exchange:
         if self._head is not None:
             self._plane.failed(self._endpoint)
             self._fail(self._stream_fault(reason))
-        elif connection.reused and not connection.answered:
+        elif connection.reused and not connection.answered and self._plane.time() - self._sent < TIRED:
             self._connect(self._endpoint)
         else:
             self._plane.failed(self._endpoint)
@@ -268,7 +294,6 @@ class Exchange:
         """Decide how the response is framed; from here on nothing can be retried."""
         self._head = head
         self._request.body = b""
-        self._plane.answered(self._endpoint, head.status)
         if self._early:
             return b""
         if head.encoded or not head.event_stream:
@@ -292,7 +317,7 @@ class Exchange:
         if self._is_told_otherwise():
             head = self._head
             assert head is not None
-            self._fail(Fault(head.status if head.status >= 400 else 502, "upstream_error", message_in(self._tail)))
+            self._fail(Fault(head.status if head.status >= 400 else 502, "upstream_error", message_in(self._told)))
             return
         if self._tap is not None:
             rest = self._tap.rest()
@@ -306,6 +331,7 @@ class Exchange:
         self._client.write(data + b"0\r\n\r\n" if self._chunked else data)
         head = self._head
         assert head is not None
+        self._plane.ended_well(self._endpoint)
         self._settle()
         self._finish(head.status)
         self._client.exchange_done(self._keep_alive)
@@ -315,7 +341,7 @@ class Exchange:
         terminal = TERMINALS.get(self._shape.route)
         if head is None or terminal is None or not head.event_stream or head.encoded or head.status != 200:
             return False
-        return terminal not in self._tail
+        return terminal not in self._tail and not any(own in self._tail for own in OWN_ERRORS)
 
     def _goes_elsewhere(self, complete: bool) -> bool:
         """Ask another endpoint, if there is one and the budget for it lasts, instead of one that is too busy."""
@@ -355,8 +381,9 @@ class Exchange:
         assert endpoint is not None
         self._upstream = connection
         self._fresh = True
+        self._sent = self._plane.time()
         body = body_for(self._call, self._request.body, endpoint.served_name)
-        target = (self._found.target or self._request.target) if self._call.model else self._request.target
+        target = target_for(self._found, self._request.target, endpoint.served_name)
         if endpoint.prefix:
             target = endpoint.prefix.encode() + target
         connection.send(self, request_to_engine(self._request, target, connection.host, len(body)), body)
@@ -365,7 +392,7 @@ class Exchange:
 
     def _refuse(self, refusal: Refusal) -> None:
         self._outcome.reason = refusal.code
-        if self._tried:
+        if self._tried and self._call.model:
             message = f"None of the {len(self._tried)} replicas of the model `{self._call.model}` could be reached."
             fault = Fault(503, "upstream_unreachable", message, None, refusal.retry_after or 1)
         else:
@@ -394,10 +421,13 @@ class Exchange:
         streams = self._early or (head is not None and head.event_stream and not head.encoded)
         if streams and (self._chunked or (head is not None and head.framing in {"chunked", "close"})):
             event = error_event(self._shape.route, fault)
-            torn = self._tail and self._tap is None and not self._tail.endswith(BOUNDARIES)
+            whole = self._tail.endswith(BOUNDARIES) or (self._tap is not None and not self._tap.torn)
+            torn = self._tail and not whole
             if torn and not self._is_told_otherwise():
                 event = b"\n\n" + event
             self._client.write(b"%x\r\n%b\r\n" % (len(event), event) if self._chunked else event)
+        elif not self._chunked and head is not None and head.framing in {"chunked", "close"}:
+            self._client.reset()  # nothing else tells a client that the end of the connection is not the end of the answer
         self._client.exchange_done(reusable=False)
 
     def _settle(self) -> None:
@@ -415,6 +445,8 @@ class Exchange:
     def _release(self, *, reached: bool = True) -> None:
         slot, self._slot = self._slot, None
         assert slot is not None
+        assert self._endpoint is not None
+        self._plane.released(self._endpoint)
         self._plane.give_back(slot, reached=reached)
 
     def _finish(self, status: int) -> None:

@@ -16,6 +16,7 @@ from typing import Protocol
 from llmgw.base.ids import ReplicaId
 from llmgw.base.time import Clock, Instant
 from llmgw.fleet.table import EMPTY_TABLE, Endpoint, EndpointTable, GatewaySettings
+from llmgw.gateway.errors import Fault
 from llmgw.gateway.heads import Incoming
 from llmgw.gateway.meter import Meter
 from llmgw.gateway.outcome import Outcome
@@ -24,7 +25,7 @@ from llmgw.routing.breaker import Breakers
 from llmgw.routing.choose import NONE_BARRED, Refusal, Target, choose, choose_any
 from llmgw.routing.index import TableIndex, index_table
 from llmgw.routing.load import Load, Slot
-from llmgw.routing.request import RequestShape
+from llmgw.routing.request import RequestShape, Route
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.wire.messages import EndpointUsage, Sample
 
@@ -76,6 +77,7 @@ class Plane:
         self._watched: dict[Watched, None] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._due = 0.0
+        self.stopped = False
         self._budget = RETRY_BURST
         self.time: Callable[[], float] = asyncio.get_running_loop().time
         self._index = index_table(EMPTY_TABLE)
@@ -143,6 +145,24 @@ class Plane:
             others = model.endpoints if model is not None and status >= 500 else ()
             self.breakers.answered(endpoint, status, others, Instant(self.time()))
 
+    def ended_well(self, endpoint: Endpoint | None) -> None:
+        """Note that an endpoint's response was whole."""
+        if endpoint is not None:
+            self.breakers.ended_well(endpoint)
+
+    def released(self, endpoint: Endpoint) -> None:
+        """Note that a request at an endpoint is over, however."""
+        if self.breakers.any_open:
+            self.breakers.released(endpoint, Instant(self.time()))
+
+    def refused(self, route: Route, request: Incoming, fault: Fault) -> None:
+        """Count a request that was refused before it got as far as a model."""
+        self.requests += 1
+        outcome = Outcome(fault.status, fault.code)
+        self.meter.count(route, "", outcome)
+        if self._finished is not None:
+            self._finished(RequestShape(route, "", stream=False, prompt_bytes=len(request.body)), request, "", outcome)
+
     def finished(self, shape: RequestShape, request: Incoming, endpoint: str, outcome: Outcome) -> None:
         """Count what became of a request."""
         self._budget = min(RETRY_BURST, self._budget + RETRY_SHARE)
@@ -168,6 +188,7 @@ class Plane:
 
     def close(self) -> None:
         """End the sweeps."""
+        self.stopped = True
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
@@ -183,12 +204,15 @@ class Plane:
         now, limits, models = self.time(), self._index.settings, self._index.models
         self.lag = max(0.0, now - self._due)
         self.meter.late(self.lag)
-        for one in list(self._watched):
-            indexed = models.get(one.model)
-            one.look(now, limits, indexed.model.keep_alive if indexed is not None else None)
         self._sweep = None
-        if self._watched:
-            self._arm()
+        try:
+            for one in list(self._watched):
+                if one in self._watched:  # else one that was looked at before it ended it
+                    indexed = models.get(one.model)
+                    one.look(now, limits, indexed.model.keep_alive if indexed is not None else None)
+        finally:
+            if self._watched and not self.stopped:
+                self._arm()
 
     def give_back(self, slot: Slot, *, reached: bool = True) -> None:
         """Take back a slot; the response at its endpoint ends now, unless the request never reached it."""

@@ -11,6 +11,9 @@ the kernel send a reset, which can overtake the answer.
 """
 
 import asyncio
+import select
+import socket
+import struct
 from collections.abc import Iterator
 from typing import cast
 
@@ -24,11 +27,16 @@ from llmgw.gateway.reader import RequestReader
 from llmgw.gateway.routes import Found, route_of
 from llmgw.gateway.tunnel import Tunnel
 
-AHEAD_LIMIT = 64 << 10
-"""Bytes that a client may send ahead of its turn before its socket is left unread."""
+AHEAD = 64 << 10
+"""Bytes beside one body that a client may send ahead of its turn. One that sends more is not read on, but let go: whether a
+client has gone away is only seen by reading, and the engine's work for it must end then."""
+UNSENT = 64 << 10
+"""Bytes written and not taken by the client above which the engine waits."""
+UNREAD = 300.0
+"""Seconds in which a client must take something of what was written."""
 LINGER = 2.0
 """Seconds in which a client may still send what nobody reads, after the last response."""
-NOT_AN_ADMIN = Fault(403, "not_an_admin", "An engine's own paths are open to clients on this gateway's host only.")
+NOT_AN_ADMIN = Fault(403, "not_an_admin", "An engine's own paths are open to programs on this host only.")
 NOT_A_WEBSOCKET = Fault(426, "not_a_websocket", "This URL is a WebSocket: ask to upgrade the connection.")
 
 
@@ -112,14 +120,17 @@ class ClientConnection(asyncio.Protocol):
         self._advancing = False
         self._closing = False
         self._ahead = 0
-        self._throttled = False
         self._linger: asyncio.TimerHandle | None = None
+        self._left = 0
+        """Bytes that were not taken at the last look of a connection that closes."""
         self._paused = False
         """Whether the client does not keep up with what was written."""
         self._heard = True
         """Whether something came, or a response ended, since the last look."""
         self._since = 0.0
         """When that was seen last, by the loop's clock."""
+        self._unread_since = 0.0
+        """Since when nothing was taken of what was written, of a client that does not keep up."""
         self._head = 0
         self._head_since = 0.0
         """Which request's head is not whole yet, and since when."""
@@ -129,6 +140,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self._transport.set_write_buffer_limits(UNSENT)  # with TLS it would be 512 KiB
         self._clients.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why a client went makes no difference
@@ -156,13 +168,13 @@ class ClientConnection(asyncio.Protocol):
         if not early:
             return
         self._ahead += len(data)
-        if self._ahead > AHEAD_LIMIT and self._transport is not None:
-            self._throttled = True
-            self._transport.pause_reading()
+        if self._ahead > self._plane.max_body() + AHEAD:
+            self.abort()
 
     def pause_writing(self) -> None:
         """Have the engine wait: the client does not keep up."""
         self._paused = True
+        self._left, self._unread_since = -1, asyncio.get_running_loop().time()
         if self._exchange is not None:
             self._exchange.pause()
 
@@ -181,7 +193,14 @@ class ClientConnection(asyncio.Protocol):
         if self._exchange is not None or self._heard:
             self._heard = False
             self._since = now
-        if self._exchange is not None or self._closing:
+        if self._paused and self._transport is not None:
+            left = self._transport.get_write_buffer_size()
+            if left != self._left:
+                self._left, self._unread_since = left, now
+            elif now - self._unread_since >= UNREAD:
+                self.abort()
+            return
+        if self._exchange is not None or self._reader.ready or self._closing:
             return
         number = self._reader.unfinished_head
         if number != self._head:
@@ -231,6 +250,23 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def reset(self) -> None:
+        """Close so that the client cannot take it for an end: with a reset instead of the usual last packet."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.abort()
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has closed, as far as can be seen without reading from it."""
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if sock is None:
+            return True
+        poll = select.poll()
+        poll.register(sock.fileno(), select.POLLRDHUP)
+        return bool(poll.poll(0))
+
     # Inside
 
     def _catch_up(self) -> None:
@@ -238,9 +274,6 @@ class ClientConnection(asyncio.Protocol):
         self._advance()
         if not self._reader.ready:
             self._ahead = 0
-            if self._throttled and self._transport is not None:
-                self._throttled = False
-                self._transport.resume_reading()
 
     def _advance(self) -> None:
         """Serve the requests whose turn it is, unless the client leaves its last answers unread.
@@ -262,7 +295,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _serve(self, request: Incoming | Fault) -> None:
         if isinstance(request, Fault):
-            self.write(render(fault_answer(request), _unread(self._plane.new_request_id()), keep_alive=False))
+            route, unread = self._reader.route, _unread(self._plane.new_request_id())
+            if route is not None:
+                self._plane.refused(route, unread, request)
+            self.write(render(fault_answer(request, route), unread, keep_alive=False))
             self._close_lingering()
             return
         found = route_of(request)
@@ -272,7 +308,7 @@ class ClientConnection(asyncio.Protocol):
             fault = self._begin(request, found)
             if fault is None:
                 return
-            self._plane.requests += 1
+            self._plane.refused(found.route, request, fault)
             answer = fault_answer(fault, found.route)
         keep_alive = request.keep_alive and not self._plane.stopping
         self.write(render(answer, request, keep_alive))
@@ -283,7 +319,7 @@ class ClientConnection(asyncio.Protocol):
         """Begin to answer a request that goes to a model; return what is wrong with it instead."""
         if self._plane.stopping:
             return SHUTTING_DOWN
-        if found.route == "engine" and not self._is_near():
+        if found.route == "engine" and (request.origin is not None or not self._is_near()):
             return NOT_AN_ADMIN
         if request.content_encoding:
             body = decoded(request.body, request.content_encoding, self._plane.max_body())
@@ -305,8 +341,13 @@ class ClientConnection(asyncio.Protocol):
 
     def _is_near(self) -> bool:
         """Whether the client is on this host. Until there are keys, that is what makes an administrator."""
-        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
-        return not isinstance(peer, tuple) or peer[0].startswith("127.") or peer[0] in ("::1", "::ffff:127.0.0.1")
+        if self._transport is None:
+            return False
+        own, peer = self._transport.get_extra_info("sockname"), self._transport.get_extra_info("peername")
+        if not isinstance(own, tuple):
+            return own is not None  # a Unix socket
+        # a client that has gone already has no name, and is nobody
+        return isinstance(peer, tuple) and (peer[0].startswith("127.") or peer[0] in ("::1", "::ffff:127.0.0.1"))
 
     def _close(self) -> None:
         self._closing = True
@@ -315,11 +356,27 @@ class ClientConnection(asyncio.Protocol):
 
     def _close_lingering(self) -> None:
         self._closing = True
-        if self._transport is not None and not self._transport.is_closing():
-            if self._throttled:
-                self._transport.resume_reading()
-            self._transport.write_eof()
-            self._linger = asyncio.get_running_loop().call_later(LINGER, self._transport.abort)
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if not transport.can_write_eof():  # TLS has no half of a connection; closing it sends what was written first
+            transport.close()
+            return
+        transport.write_eof()
+        self._left = transport.get_write_buffer_size()
+        self._linger = asyncio.get_running_loop().call_later(LINGER, self._lingered)
+
+    def _lingered(self) -> None:
+        """Close, unless the client still takes what was written."""
+        transport = self._transport
+        if transport is None:
+            return
+        left = transport.get_write_buffer_size()
+        if 0 < left < self._left:
+            self._left = left
+            self._linger = asyncio.get_running_loop().call_later(LINGER, self._lingered)
+        else:
+            transport.abort()
 
 
 def _unread(request_id: bytes) -> Incoming:

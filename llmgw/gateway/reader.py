@@ -17,12 +17,16 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 from llmgw.gateway.bodies import too_large
 from llmgw.gateway.errors import Fault
 from llmgw.gateway.heads import FORWARDED, NOTED, REQUEST_ID, REQUEST_ID_LIMIT, WEBSOCKET, Incoming
-from llmgw.gateway.routes import REALTIME
+from llmgw.gateway.routes import POSTS, REALTIME
+from llmgw.routing.request import Route
 
 HEAD_LIMIT = 64 << 10
+PIECES = 1000
+"""Pieces of a body that are kept as they came."""
 
 HEAD_TOO_LARGE = Fault(431, "headers_too_large", f"The request's head is above the limit of {HEAD_LIMIT >> 10} KiB.")
 OTHER_VERSION = Fault(505, "http_version", "This gateway speaks HTTP/1.1.")
+CHUNKED_BEFORE_1_1 = Fault(400, "invalid_http", "HTTP/1.0 has no transfer encodings.")
 NO_TUNNELS = Fault(405, "method_not_allowed", "This gateway opens no tunnels.")
 
 
@@ -72,7 +76,6 @@ class RequestReader:
         self._in_head = False
         self._partial = False
         self._in_trailers = False
-        self._measured = True
         self._unparsed = 0
         """Bytes of whole reads that brought a head or trailers no nearer to their end, as far as callbacks show."""
         self._url = b""
@@ -82,7 +85,15 @@ class RequestReader:
         self._head_size = 0
         self._http11 = True
         self._body: list[bytes] = []
+        self._rest = bytearray()
+        """What follows the first `PIECES` pieces."""
         self._body_size = 0
+
+    @property
+    def route(self) -> Route | None:
+        """Where the request that comes, or came last, goes; None if that is not known or not to a model."""
+        found = POSTS.get(_origin_form(self._url).partition(b"?")[0]) if self._url else None
+        return found.route if found is not None else None
 
     @property
     def unfinished(self) -> bool:
@@ -102,7 +113,6 @@ class RequestReader:
         if self._broken:
             return
         begun = self._begun
-        self._measured = len(data) > HEAD_LIMIT or self._unparsed > 0  # else no head can be too large
         try:
             self._parse(data)
         except Refused as refused:
@@ -152,7 +162,7 @@ class RequestReader:
     def _refuse(self, fault: Fault) -> None:
         self._broken = True
         self.awaits_continue = False
-        self._body = []
+        self._body, self._rest = [], bytearray()
         self.ready.append(fault)
 
     # What the parser calls
@@ -178,8 +188,7 @@ class RequestReader:
         """Keep a header that goes to the engine or that the gateway reads. A trailer comes here too, and is dropped."""
         if not self._in_head:
             return
-        if self._measured:
-            self._head_size += len(name) + len(value) + 4
+        self._head_size += len(name) + len(value) + 4
         lower, forwarded, noted = _NAMES[name]
         if forwarded:
             self._forwarded.append(b"%b: %b\r\n" % (lower, value))
@@ -203,7 +212,9 @@ class RequestReader:
         length = self._noted.get(b"content-length")
         if length is not None and int(length) > self._max_body():
             raise Refused(too_large(self._max_body()))
-        if b"expect" in self._noted:
+        if not self._http11 and b"transfer-encoding" in self._noted:
+            raise Refused(CHUNKED_BEFORE_1_1)
+        if self._http11 and b"expect" in self._noted:
             self.awaits_continue = self._noted[b"expect"].lower() == b"100-continue"
 
     def on_chunk_header(self) -> None:
@@ -214,7 +225,10 @@ class RequestReader:
         """Keep a piece of the body."""
         self._in_trailers = False
         self._unparsed = 0
-        self._body.append(data)
+        if len(self._body) < PIECES:
+            self._body.append(data)
+        else:  # tiny chunks would cost a hundred times their size, each as an object of its own
+            self._rest += data
         self._body_size += len(data)
         if self._body_size > self._max_body():
             raise Refused(too_large(self._max_body()))
@@ -228,6 +242,9 @@ class RequestReader:
         self.awaits_continue = False
         body = self._body
         self._body = []
+        if self._rest:
+            body.append(bytes(self._rest))
+            self._rest = bytearray()
         whole = body[0] if len(body) == 1 else b"".join(body)
         self.ready.append(self._incoming(whole, self._parser.should_keep_alive()))
 

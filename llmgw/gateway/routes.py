@@ -6,7 +6,7 @@ for at one endpoint after the other.
 """
 
 from typing import Literal, NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import quote, unquote_to_bytes
 
 from llmgw.gateway.heads import Incoming
 from llmgw.routing.request import Route
@@ -85,3 +85,14 @@ def _asked(query: bytes) -> str:
 
 def _text(quoted: bytes) -> str:
     return unquote_to_bytes(quoted).decode("utf-8", "replace")
+
+
+def target_for(found: Found, target: bytes, model: str) -> bytes:
+    """Return what an engine is asked for that calls the model so; `target` is what the client asked for."""
+    if found.target:
+        return found.target
+    if found.where != "query" or model == found.model:
+        return target
+    path, _, query = target.partition(b"?")
+    pairs = [b"model=" + quote(model).encode() if pair.startswith(b"model=") else pair for pair in query.split(b"&")]
+    return path + b"?" + b"&".join(pairs)

@@ -1,21 +1,24 @@
 """`Tunnel`: a client's connection that becomes a WebSocket to an engine. Bytes are passed both ways and not looked at.
 
-The engine's answer to the upgrade is passed on as it comes, also a refusal: whichever it is, the connection is the two ends'
-own from then on. It counts as one request in flight until either side closes. A side that does not keep up stops the other.
+Only an engine that answers 101 has agreed: until then nothing of what the client sends goes to it, since an engine that has not
+would take it for a request that nobody has looked at. A refusal is told to the client, and its connection is closed. A
+WebSocket counts as one request in flight until either side closes. A side that does not keep up stops the other.
 """
 
 import asyncio
 import logging
 from typing import Protocol, cast
 
-from llmgw.fleet.table import Endpoint
-from llmgw.gateway.answers import fault_answer, render
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+from llmgw.fleet.table import Endpoint, GatewaySettings
+from llmgw.gateway.answers import Answer, fault_answer, render
 from llmgw.gateway.errors import Fault
 from llmgw.gateway.heads import Incoming, upgrade_to_engine
 from llmgw.gateway.outcome import Outcome
 from llmgw.gateway.plane import Plane
 from llmgw.gateway.reader import RequestReader
-from llmgw.gateway.routes import Found
+from llmgw.gateway.routes import Found, target_for
 from llmgw.gateway.upstream import host_of
 from llmgw.routing.choose import Refusal
 from llmgw.routing.load import Slot
@@ -25,7 +28,9 @@ from llmgw.runtime.supervisor import Owned
 log = logging.getLogger(__name__)
 
 EARLY = 64 << 10
-"""Bytes that a client may send before the engine is connected."""
+"""Bytes that a client may send before the engine has agreed."""
+REFUSAL = 64 << 10
+"""Bytes of a refusal that are told."""
 
 
 class ClientSide(Protocol):
@@ -41,6 +46,11 @@ class ClientSide(Protocol):
 
     def hold(self, held: bool) -> None:
         """Read nothing from the client, or read on."""
+        ...
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has closed, as far as can be seen without reading from it."""
         ...
 
 
@@ -60,9 +70,14 @@ class Tunnel:
         self._early = bytearray()
         self._started = plane.time()
         self._over = False
+        self._open = False
+        """Whether the engine has agreed."""
+        self._held = False
+        self.model = found.model
 
     def start(self, reader: RequestReader) -> None:
         """Choose an endpoint and connect to it; may be over when it returns."""
+        self._plane.watch(self)
         self._early += reader.beyond
         taken = self._plane.take(self._shape, frozenset())
         if isinstance(taken, Refusal):
@@ -73,12 +88,21 @@ class Tunnel:
 
     def from_client(self, data: bytes) -> None:
         """Pass on what the client sent."""
-        if self._engine is not None:
+        if self._open and self._engine is not None:
             self._engine.write(data)
             return
         self._early += data
         if len(self._early) > EARLY:
-            self._client.hold(held=True)
+            self._hold(held=True)
+
+    def look(self, now: float, limits: GatewaySettings, keep_alive: float | None) -> None:  # noqa: ARG002 - the port's
+        """See whether the engine agrees in time, and whether a client that is not read from has gone."""
+        if self._held and self._client.is_gone:
+            self.abandon()
+            self._client.exchange_done(reusable=False)
+        elif not self._open and self._engine is not None and now - self._started >= limits.headers:
+            self._plane.failed(self._endpoint)
+            self._refuse(Fault(504, "upstream_timeout", f"The replica did not answer within {limits.headers:g} s."))
 
     def abandon(self) -> None:
         """The client is gone."""
@@ -86,7 +110,7 @@ class Tunnel:
 
     def cancel(self) -> None:
         """The gateway stops and its patience is over."""
-        self._end(101 if self._engine is not None else 503, "shutting_down")
+        self._end(101 if self._open else 503, "shutting_down")
         self._client.exchange_done(reusable=False)
 
     def pause(self) -> None:
@@ -101,19 +125,42 @@ class Tunnel:
 
     # What the engine's end calls
 
+    def agreed(self, answer: bytes) -> None:
+        """The engine has become a WebSocket; its answer, and what it may have said since, goes to the client."""
+        self._open = True
+        self._plane.answered(self._endpoint, 101)
+        self._client.write(answer)
+        assert self._engine is not None
+        self._engine.write(bytes(self._early))
+        self._early.clear()
+        self._hold(held=False)
+
+    def refused(self, status: int, content_type: bytes, body: bytes) -> None:
+        """The engine has not: the client is told what it said."""
+        self._plane.answered(self._endpoint, status)
+        self._end(status, "")
+        answer = Answer(status, body, ((b"content-type", content_type),)) if content_type else Answer(status, body, ())
+        self._client.write(render(answer, self._request, keep_alive=False))
+        self._client.exchange_done(reusable=False)
+
     def from_engine(self, data: bytes) -> None:
         """Pass on what the engine sent."""
         self._client.write(data)
 
     def engine_gone(self) -> None:
         """The engine has closed."""
-        if not self._over:
-            self._end(101, "")
-            self._client.exchange_done(reusable=False)
+        if self._over:
+            return
+        if not self._open:
+            self._plane.failed(self._endpoint)
+            self._refuse(Fault(502, "upstream_failed", "The replica closed the connection before it answered."))
+            return
+        self._end(101, "")
+        self._client.exchange_done(reusable=False)
 
     def engine_full(self, full: bool) -> None:
         """The engine does not keep up, or does again."""
-        self._client.hold(held=full)
+        self._hold(held=full)
 
     # Inside
 
@@ -132,10 +179,12 @@ class Tunnel:
             return
         self._connecting = None
         self._engine = engine
-        target = endpoint.prefix.encode() + self._request.target
-        engine.write(upgrade_to_engine(self._request, target, host_of(endpoint.address)) + bytes(self._early))
-        self._early.clear()
-        self._client.hold(held=False)
+        target = endpoint.prefix.encode() + target_for(self._found, self._request.target, endpoint.served_name)
+        engine.write(upgrade_to_engine(self._request, target, host_of(endpoint.address)))
+
+    def _hold(self, held: bool) -> None:
+        self._held = held
+        self._client.hold(held)
 
     def _broke(self, error: BaseException) -> None:
         log.error("a tunnel raised", exc_info=error)
@@ -150,12 +199,15 @@ class Tunnel:
         if self._over:
             return
         self._over = True
+        self._plane.unwatch(self)
         if self._connecting is not None:
             self._connecting.cancel()
         if self._engine is not None:
             self._engine.close()
         slot, self._slot = self._slot, None
         if slot is not None:
+            assert self._endpoint is not None
+            self._plane.released(self._endpoint)
             self._plane.give_back(slot, reached=self._engine is not None)
         outcome = Outcome(status, reason, duration=self._plane.time() - self._started)
         name = self._endpoint.id if self._endpoint is not None else ""
@@ -163,19 +215,58 @@ class Tunnel:
 
 
 class _EngineEnd(asyncio.Protocol):
-    """The connection to the engine."""
+    """The connection to the engine: its answer is parsed, and what follows an agreement is not."""
 
     def __init__(self, tunnel: Tunnel) -> None:
         self._tunnel = tunnel
         self._transport: asyncio.Transport | None = None
+        self._parser: HttpResponseParser | None = HttpResponseParser(self)
+        self._answer = bytearray()
+        self._content_type = b""
+        self._body = bytearray()
+        self._complete = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
 
     def data_received(self, data: bytes) -> None:
-        """Pass on."""
-        self._tunnel.from_engine(data)
+        """Pass on, once the engine has agreed."""
+        parser = self._parser
+        if parser is None:
+            self._tunnel.from_engine(data)
+            return
+        self._answer += data
+        try:
+            parser.feed_data(data)
+        except HttpParserUpgrade:
+            pass
+        except HttpParserError:
+            self.close()
+            self._tunnel.engine_gone()
+            return
+        if parser.get_status_code() == 101 and b"\r\n\r\n" in self._answer:
+            self._parser = None
+            self._tunnel.agreed(bytes(self._answer))
+        elif self._complete or len(self._body) > REFUSAL:
+            self._parser = None
+            self._tunnel.refused(parser.get_status_code(), self._content_type, bytes(self._body[:REFUSAL]))
+        elif len(self._answer) > REFUSAL + EARLY:
+            self.close()
+            self._tunnel.engine_gone()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep what kind of text a refusal is."""
+        if name.lower() == b"content-type":
+            self._content_type = value
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a refusal's text."""
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        """Note that a refusal is whole."""
+        self._complete = True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why makes no difference
         """Tell the tunnel."""
@@ -201,6 +292,6 @@ class _EngineEnd(asyncio.Protocol):
             (self._transport.pause_reading if held else self._transport.resume_reading)()
 
     def close(self) -> None:
-        """Close after what was written."""
+        """Close at once: an engine that reads nothing would be waited for for ever."""
         if self._transport is not None:
-            self._transport.close()
+            self._transport.abort()

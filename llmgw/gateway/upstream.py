@@ -50,6 +50,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     __slots__ = (
         "_complete",
+        "_ended",
         "_head",
         "_headers",
         "_interim",
@@ -88,6 +89,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._reason = b""
         self._interim = False
         self._complete = False
+        self._ended = 0
+        """Pieces of the body when the response was complete."""
         self._reusable = False
         self._surplus = False
         self._parser = HttpResponseParser(self)
@@ -145,6 +148,8 @@ class UpstreamConnection(asyncio.Protocol):
         pieces = self._pieces
         body = b""
         if pieces:
+            if self._surplus and self._complete:
+                del pieces[self._ended :]  # of a response that nobody asked for
             body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
         head = self._head if headless else None
@@ -197,6 +202,8 @@ class UpstreamConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Note the end, and what only now the parser can tell; the rest is done when the whole read is parsed."""
         if not self._interim:
+            if not self._complete:
+                self._ended = len(self._pieces)
             self._complete = True
             self._reusable = self._parser.should_keep_alive()
 

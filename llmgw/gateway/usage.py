@@ -73,6 +73,11 @@ class UsageTap:
         rest = data[end:]
         return data[:end] + (self.pass_on(rest) if rest else b"")
 
+    @property
+    def torn(self) -> bool:
+        """Whether the client has the beginning of an event and not its end."""
+        return self._torn
+
     def rest(self) -> bytes:
         """Return what is held back, of a stream that is over."""
         held, self._held = self._held, b""

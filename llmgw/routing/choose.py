@@ -55,9 +55,15 @@ def choose_any(
     index: TableIndex, load: Load, excluded: AbstractSet[ReplicaId], barred: Mapping[ReplicaId, float] = NONE_BARRED
 ) -> Target | Refusal:
     """Return an endpoint of any model, for a request that names none: the one with the least in flight that was not asked."""
-    left = [one for one in index.endpoints if one.id not in excluded and one.id not in barred]
+    untried = [one for one in index.endpoints if one.id not in excluded]
+    left = [one for one in untried if one.id not in barred]
     if left and len(excluded) < MOST_ASKED:
         return Target(min(left, key=lambda one: load.in_flight(one.id)))
+    if untried and len(excluded) < MOST_ASKED:
+        seconds = max(1, ceil(min(barred[one.id] for one in untried)))
+        return Refusal(
+            503, "not_all_reachable", f"Not every replica can be asked now; come again in {seconds} s.", seconds
+        )
     return Refusal(404, "not_found", "No replica knows of this.", None)
 
 

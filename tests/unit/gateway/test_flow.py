@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from tests.unit.gateway.support import CHAT, STREAM, serving, settled_size, until
+from tests.unit.gateway.support import CHAT, STREAM, address_of, endpoint, serving, settled_size, table, until
 
 
 async def test_a_slow_client_makes_the_engine_wait() -> None:
@@ -46,21 +46,39 @@ async def test_a_connection_that_was_paused_serves_the_next_request() -> None:
             await client.close()
 
 
-async def test_an_upload_ahead_of_its_turn_waits_in_the_kernel() -> None:
+async def test_an_upload_ahead_of_its_turn_is_kept_and_more_than_one_is_not_waited_for() -> None:
     async with serving(stall_after=1) as s:
         client = await s.client()
         client.post(STREAM)
         head = await client.head()
         await client.chunk(head)
         client.post({**CHAT, "pad": "y" * (30 << 20)})
-        held = await settled_size(client.writer.transport)
-        assert held > 15_000_000, "the gateway took in an upload whose turn has not come"
+        assert await settled_size(client.writer.transport) == 0, "a client's going away is only seen by reading"
         s.engines[0].throw(stall_after=None)
         (connection,) = s.engines[0].connections
         connection.step()
         assert (await client.body(head)).whole
         assert (await client.response()).status == 200
         assert len(json.loads(s.engines[0].seen.last_body)["pad"]) == 30 << 20
+    async with serving(stall_after=1) as s:
+        s.gateway.set_table(table(endpoint(0, address_of(s.engines[0])), version=2, max_body=1 << 20))
+        client = await s.client()
+        client.post(STREAM)
+        await client.chunk(await client.head())
+        for _ in range(3):
+            client.post({**CHAT, "pad": "y" * (1 << 19)})
+        await until(lambda: s.engines[0].seen.cancelled == 1)
+
+
+async def test_a_client_that_leaves_after_much_ahead_of_its_turn_ends_the_engine_s_work() -> None:
+    async with serving(stall_before_headers=True) as s:
+        client = await s.client()
+        client.post(CHAT)
+        await until(lambda: s.engines[0].seen.active == 1)
+        client.send(b"x" * 200_000)
+        await asyncio.sleep(0.05)
+        client.reset()
+        await until(lambda: s.engines[0].seen.cancelled == 1)
 
 
 async def test_a_client_that_reads_nothing_gets_no_further_requests_answered() -> None:

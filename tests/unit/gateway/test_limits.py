@@ -89,7 +89,8 @@ async def test_retries_have_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
         for client in clients:
             client.post(CHAT)
         await until(lambda: free.seen.active + busy.seen.requests >= 30)
-        assert busy.seen.requests > 5, "not everybody was sent on"
+        await asyncio.sleep(0.05)
+        assert free.seen.active < 25, "not everybody was sent on"
 
 
 async def test_statuses_of_the_client_s_making_are_passed_on_as_they_are() -> None:

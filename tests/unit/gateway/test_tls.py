@@ -17,7 +17,7 @@ from llmgw.gateway.upstream import UpstreamPool, host_of
 from llmgw.runtime.clock import SystemClock
 from tests.fakes.certificates import write_pair
 from tests.fakes.engine import Connection, FakeEngine, Switches, running_engine
-from tests.unit.gateway.support import CHAT, STREAM, Client, Serving, address_of, endpoint, gateway_before, table
+from tests.unit.gateway.support import CHAT, STREAM, Client, Serving, address_of, endpoint, gateway_before, table, until
 
 
 def believing(certificate: Path) -> ssl.SSLContext:
@@ -67,6 +67,23 @@ async def test_clients_are_served_over_tls_from_1_2_on_by_http_1_1(tmp_path: Pat
             old.maximum_version = old.minimum_version = ssl.TLSVersion.TLSv1_1
         with pytest.raises(ConnectionResetError):
             await connect(serving.port, certificate, old)
+
+
+async def test_a_client_over_tls_is_closed_after_its_answer_and_a_stalled_stream_of_one_ends(tmp_path: Path) -> None:
+    certificate, key = write_pair(tmp_path)
+    async with running_engine(stall_after=1) as engine, gateway_of(ServerTls(certificate, key), engine) as serving:
+        client = await connect(serving.port, certificate)
+        client.get("/v1/models", headers="connection: close\r\n")
+        assert (await client.response()).status == 200
+        assert await client.closed()
+        serving.gateway.set_table(table(endpoint(0, address_of(engine)), version=2, inter_chunk=0.1))
+        for _ in range(2):  # the first does not end the sweep for the second
+            client = await connect(serving.port, certificate)
+            client.post(STREAM)
+            response = await client.response()
+            assert b"was silent for 0.1 s" in response.body
+            assert not response.whole
+        await until(lambda: serving.gateway.clients == 0)
 
 
 async def test_a_new_certificate_is_shown_to_new_clients_while_old_connections_go_on(tmp_path: Path) -> None:

@@ -55,12 +55,43 @@ def test_a_probe_that_fails_opens_it_for_longer_and_one_that_never_ends_lets_ano
     assert breakers.barred(at(now + wait + PROBE)) == {}
 
 
-def test_a_success_in_between_begins_the_count_anew() -> None:
+def test_a_response_that_ends_well_begins_the_count_anew_and_one_that_only_began_does_not() -> None:
     breakers = Breakers()
     for _ in range(10):
+        breakers.answered(A, 200, BOTH, at(0))
         breakers.failed(A, at(0))
         breakers.answered(A, 200, BOTH, at(0))
+        breakers.ended_well(A)
     assert not breakers.any_open
+    for _ in range(FAILURES):
+        assert not breakers.any_open
+        breakers.answered(A, 200, BOTH, at(0))
+        breakers.failed(A, at(0))
+    assert breakers.any_open, "streams that break after their head are failures in a row"
+
+
+def test_what_breaks_with_the_one_that_opened_it_opens_it_no_longer() -> None:
+    breakers = opened()
+    for _ in range(50):
+        breakers.failed(A, at(0.1))
+    assert breakers.barred(at(0)) == {"a": FIRST_OPEN}
+
+
+def test_after_a_probe_that_was_answered_one_failure_opens_it_again_for_longer() -> None:
+    breakers = opened()
+    breakers.taken(A, at(FIRST_OPEN))
+    breakers.answered(A, 429, BOTH, at(FIRST_OPEN))
+    assert not breakers.any_open, "any answer shows that it can be reached"
+    breakers.failed(A, at(FIRST_OPEN))
+    assert breakers.barred(at(FIRST_OPEN)) == {"a": 2 * FIRST_OPEN}
+
+
+def test_a_probe_of_which_nothing_came_lets_another_one_through() -> None:
+    breakers = opened()
+    breakers.taken(A, at(FIRST_OPEN))
+    breakers.released(A, at(FIRST_OPEN + 1))
+    assert breakers.barred(at(FIRST_OPEN + 1)) == {}
+    assert breakers.state(A.id, at(FIRST_OPEN + 1)) == "half_open"
 
 
 @pytest.mark.parametrize("status", [200, 302, 400, 401, 404, 422, 429, 503])
