@@ -111,7 +111,7 @@ def test_an_engine_that_died_is_not_stopped_before_every_gateway_has_forgotten_i
     desk.settle()
     desk.want(node("a"), node("b"), model("m", 1, "--new"))
     desk.plan()
-    desk.obey(Phase.STARTING)
+    desk.obey(Phase.READY)
     desk.phase("m-1-0", Phase.BACKOFF)
     desk.usage = UsageView({}, Unknown("gateway worker 7 goes by an older table"))
     desk.plan()
