@@ -99,11 +99,12 @@ class Exchange:
         "_head",
         "_keep_alive",
         "_last",
-        "_outcome",
         "_paused",
         "_pieces",
         "_plane",
+        "_reason",
         "_request",
+        "_retries",
         "_sent",
         "_shape",
         "_slot",
@@ -136,7 +137,8 @@ class Exchange:
         self._keep_alive = request.keep_alive
         self._tail = b""
         self._pieces = 0
-        self._started = self._last = plane.time()
+        self._started: float = plane.time()
+        self._last: float = self._started
         """When it began, and when something came last. Seconds of the loop's clock; the latter as old as a sweep."""
         self._first = 0.0
         self._sent = 0.0
@@ -148,7 +150,9 @@ class Exchange:
         self._fresh = False
         """Whether something came since the last sweep."""
         self._paused = False
-        self._outcome = Outcome()
+        self._reason = ""
+        """Why the gateway itself ended it."""
+        self._retries = 0
 
     # What the client's connection calls
 
@@ -170,7 +174,7 @@ class Exchange:
 
     def abandon(self) -> None:
         """The client is gone: stop the engine's work at once."""
-        self._outcome.reason = "client_gone"
+        self._reason = "client_gone"
         self._settle()
         self._finish(499)
 
@@ -350,7 +354,7 @@ class Exchange:
         if not complete and self._upstream is not None:
             self._upstream.discard()
         self._upstream = None
-        self._outcome.retries += 1
+        self._retries += 1
         self._release()
         self.start()
         return True
@@ -365,7 +369,7 @@ class Exchange:
             self._connecting = None
             log.warning("replica unreachable", extra={"endpoint": endpoint.id, "error": str(error) or repr(error)})
             self._plane.failed(endpoint)
-            self._outcome.retries += 1
+            self._retries += 1
             self._release(reached=False)
             self.start()
             return
@@ -391,7 +395,6 @@ class Exchange:
             connection.pause()
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._outcome.reason = refusal.code
         if self._tried and self._call.model:
             message = f"None of the {len(self._tried)} replicas of the model `{self._call.model}` could be reached."
             fault = Fault(503, "upstream_unreachable", message, None, refusal.retry_after or 1)
@@ -402,7 +405,7 @@ class Exchange:
 
     def _fail(self, fault: Fault) -> None:
         """Tell the client, in the form that is still possible, and end."""
-        self._outcome.reason = fault.code
+        self._reason = fault.code
         self._settle()
         self._finish(fault.status)
         if self._head is not None or self._early:
@@ -451,12 +454,11 @@ class Exchange:
 
     def _finish(self, status: int) -> None:
         """Have what became of it counted and logged."""
-        outcome = self._outcome
-        outcome.status = status
-        outcome.first = self._first - self._started if self._pieces else None
-        outcome.duration = self._plane.time() - self._started
-        outcome.pieces = self._pieces
+        tokens = None
         if self._head is not None and self._head.status == 200 and not self._head.encoded:
             tap = self._tap
-            outcome.tokens = (tap.tokens if tap is not None else None) or tokens_in(self._tail)
+            tokens = (tap.tokens if tap is not None else None) or tokens_in(self._tail)
+        first = self._first - self._started if self._pieces else None
+        duration = self._plane.time() - self._started
+        outcome = Outcome(status, self._reason, first, duration, self._pieces, self._retries, tokens)
         self._plane.finished(self._shape, self._request, self._id, outcome)

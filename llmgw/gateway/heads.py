@@ -95,9 +95,8 @@ class ResponseHead(NamedTuple):
     """The head of an engine's response."""
 
     status: int
-    reason: bytes
-    lines: tuple[bytes, ...]
-    """Header lines for the client."""
+    lines: bytes
+    """Status line and header lines for the client."""
     framing: Framing
     """How the engine ends the body."""
     length: bytes | None
@@ -106,6 +105,10 @@ class ResponseHead(NamedTuple):
     """Whether the body is a series of server-sent events."""
     encoded: bool = False
     """Whether the body is compressed, so that nothing can be read in it."""
+
+    def with_length(self, length: bytes) -> "ResponseHead":
+        """Return the same head for a body of another length."""
+        return ResponseHead(self.status, self.lines, self.framing, length, self.event_stream, self.encoded)
 
 
 class _Names(dict[bytes, bytes]):
@@ -159,9 +162,9 @@ def read_response_head(status: int, reason: bytes, headers: list[Header]) -> Res
         framing = "chunked" if encoding.lower().endswith(b"chunked") else "close"
     else:
         framing = "close" if length is None else "length"
-    return ResponseHead(
-        status, reason or REASONS.get(status, b""), tuple(lines), framing, length, event_stream, encoded
-    )
+    reason = reason or REASONS.get(status, b"")
+    block = b"HTTP/1.1 %d %b\r\n%b" % (status, reason, b"".join(lines))
+    return ResponseHead(status, block, framing, length, event_stream, encoded)
 
 
 def request_to_engine(request: Incoming, target: bytes, host: bytes, length: int) -> bytes:
@@ -198,8 +201,7 @@ def response_to_client(head: ResponseHead, request: Incoming, framing: Framing, 
         framed = b"transfer-encoding: chunked\r\n"
     elif framing == "length" and head.length is not None:
         framed = b"content-length: %b\r\n" % head.length
-    lines = b"".join(head.lines)
-    return b"HTTP/1.1 %d %b\r\n%b%b%b" % (head.status, head.reason, lines, framed, _ending(request, keep_alive))
+    return head.lines + framed + _ending(request, keep_alive)
 
 
 def early_stream_head(request: Incoming, keep_alive: bool) -> bytes:

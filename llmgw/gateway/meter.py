@@ -43,16 +43,38 @@ class Histogram:
         return [*found, Sample(f"{name}_sum", labels, self.total), Sample(f"{name}_count", labels, below)]
 
 
+class _OfModel:
+    """The counts of one model."""
+
+    __slots__ = ("cached", "completion", "duration", "first", "gaps", "prompt", "retries")
+
+    def __init__(self) -> None:
+        self.prompt = self.completion = self.cached = self.retries = 0
+        self.first = Histogram(SECONDS)
+        self.duration = Histogram(SECONDS)
+        self.gaps = Histogram(GAPS)
+
+    def samples(self, model: str) -> list[Sample]:
+        counts = [
+            Sample("llmgw_gateway_tokens_total", (model, "prompt"), self.prompt),
+            Sample("llmgw_gateway_tokens_total", (model, "completion"), self.completion),
+            Sample("llmgw_gateway_tokens_total", (model, "cached"), self.cached),
+            Sample("llmgw_gateway_retries_total", (model,), self.retries),
+        ]
+        return [
+            *counts,
+            *self.first.samples("llmgw_gateway_time_to_first_byte_seconds", (model,)),
+            *self.duration.samples("llmgw_gateway_request_duration_seconds", (model,)),
+            *self.gaps.samples("llmgw_gateway_inter_chunk_seconds", (model,)),
+        ]
+
+
 class Meter:
     """The counts. Use from the gateway's event loop only."""
 
     def __init__(self) -> None:
         self._requests: defaultdict[tuple[str, str, int, str], int] = defaultdict(int)
-        self._tokens: defaultdict[tuple[str, str], int] = defaultdict(int)
-        self._retries: defaultdict[tuple[str], int] = defaultdict(int)
-        self._first: dict[str, Histogram] = {}
-        self._duration: dict[str, Histogram] = {}
-        self._gaps: dict[str, Histogram] = {}
+        self._models: defaultdict[str, _OfModel] = defaultdict(_OfModel)
         self._lag = 0.0
 
     def count(self, route: Route, model: str, outcome: Outcome) -> None:
@@ -60,19 +82,19 @@ class Meter:
         self._requests[route, model, outcome.status, outcome.reason] += 1
         if not model:
             return
-        if outcome.retries:
-            self._retries[(model,)] += outcome.retries
-        _add(self._duration, model, outcome.duration, SECONDS)
+        counts = self._models[model]
+        counts.retries += outcome.retries
+        counts.duration.add(outcome.duration)
         if outcome.first is None:
             return
-        _add(self._first, model, outcome.first, SECONDS)
+        counts.first.add(outcome.first)
         if outcome.pieces > 2:
-            _add(self._gaps, model, (outcome.duration - outcome.first) / (outcome.pieces - 1), GAPS)
+            counts.gaps.add((outcome.duration - outcome.first) / (outcome.pieces - 1))
         tokens = outcome.tokens
         if tokens is not None:
-            self._tokens[model, "prompt"] += tokens.prompt
-            self._tokens[model, "completion"] += tokens.completion
-            self._tokens[model, "cached"] += tokens.cached
+            counts.prompt += tokens.prompt
+            counts.completion += tokens.completion
+            counts.cached += tokens.cached
 
     def late(self, seconds: float) -> None:
         """Note how late the event loop was."""
@@ -84,21 +106,7 @@ class Meter:
             Sample("llmgw_gateway_requests_total", (route, model, str(status), reason), count)
             for (route, model, status, reason), count in self._requests.items()
         ]
-        found += [Sample("llmgw_gateway_tokens_total", key, count) for key, count in self._tokens.items()]
-        found += [Sample("llmgw_gateway_retries_total", key, count) for key, count in self._retries.items()]
-        for name, known in (
-            ("llmgw_gateway_time_to_first_byte_seconds", self._first),
-            ("llmgw_gateway_request_duration_seconds", self._duration),
-            ("llmgw_gateway_inter_chunk_seconds", self._gaps),
-        ):
-            for model, histogram in known.items():
-                found += histogram.samples(name, (model,))
+        for model, counts in self._models.items():
+            found += counts.samples(model)
         found.append(Sample("llmgw_gateway_event_loop_lag_seconds", (), self._lag))
         return found
-
-
-def _add(known: dict[str, Histogram], model: str, value: float, bounds: tuple[float, ...]) -> None:
-    histogram = known.get(model)
-    if histogram is None:
-        histogram = known[model] = Histogram(bounds)
-    histogram.add(value)

@@ -7,7 +7,7 @@ from llmgw.gateway.usage import Tokens
 
 @dataclass(slots=True)
 class Outcome:
-    """Filled in as an exchange goes on."""
+    """Made when a request is over."""
 
     status: int = 0
     """What the client was told; 499 for one that went away before."""

@@ -14,18 +14,20 @@ from collections.abc import Set as AbstractSet
 from typing import Protocol
 
 from llmgw.base.ids import ReplicaId
-from llmgw.base.time import Clock, Instant
+from llmgw.base.time import Clock
 from llmgw.fleet.table import EMPTY_TABLE, Endpoint, EndpointTable, GatewaySettings
 from llmgw.gateway.errors import Fault
 from llmgw.gateway.heads import Incoming
 from llmgw.gateway.meter import Meter
 from llmgw.gateway.outcome import Outcome
+from llmgw.gateway.seen import SeenHeads
 from llmgw.gateway.upstream import UpstreamPool
 from llmgw.routing.breaker import Breakers
 from llmgw.routing.choose import NONE_BARRED, Refusal, Target, choose, choose_any
 from llmgw.routing.index import TableIndex, index_table
 from llmgw.routing.load import Load, Slot
 from llmgw.routing.request import RequestShape, Route
+from llmgw.runtime.clock import LoopClock
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.wire.messages import EndpointUsage, Sample
 
@@ -57,9 +59,9 @@ class Plane:
     """The shared state. Owned by `Gateway`; used by its connections, from its event loop only."""
 
     def __init__(self, clock: Clock, rng: random.Random, supervisor: Supervisor) -> None:
-        self.clock = clock
         self.supervisor = supervisor
-        self.pool = UpstreamPool(clock)
+        spans = LoopClock()
+        self.pool = UpstreamPool(spans)
         self.started = int(clock.now())
         """Unix seconds; what `/v1/models` calls `created`, for want of anything truer that stays the same."""
         self.requests = 0
@@ -67,6 +69,8 @@ class Plane:
         self.ready = False
         """Whether a first table was taken and the gateway is not stopping."""
         self.stopping = False
+        self.seen: SeenHeads[Incoming] = SeenHeads()
+        """Requests by their heads, without their ids and bodies."""
         self._rng = rng
         self._load = Load()
         self.breakers = Breakers()
@@ -79,7 +83,7 @@ class Plane:
         self._due = 0.0
         self.stopped = False
         self._budget = RETRY_BURST
-        self.time: Callable[[], float] = asyncio.get_running_loop().time
+        self.time = spans.now
         self._index = index_table(EMPTY_TABLE)
         self._withdrawn_quiet: Callable[[], None] = lambda: None
 
@@ -112,7 +116,7 @@ class Plane:
         match decision:
             case Target(endpoint):
                 if self.breakers.any_open:
-                    self.breakers.taken(endpoint, Instant(self.time()))
+                    self.breakers.taken(endpoint, self.time())
                 return endpoint, self._load.take(endpoint.id)
             case Refusal():
                 return decision
@@ -128,7 +132,7 @@ class Plane:
         return True
 
     def _choose(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Target | Refusal:
-        barred = self.breakers.barred(Instant(self.time())) if self.breakers.any_open else NONE_BARRED
+        barred = self.breakers.barred(self.time()) if self.breakers.any_open else NONE_BARRED
         if not shape.model:
             return choose_any(self._index, self._load, excluded, barred)
         return choose(shape, self._index, self._load, self._rng, excluded, barred)
@@ -136,14 +140,13 @@ class Plane:
     def failed(self, endpoint: Endpoint | None) -> None:
         """Note that an endpoint could not be reached, or did not do what it had begun."""
         if endpoint is not None:
-            self.breakers.failed(endpoint, Instant(self.time()))
+            self.breakers.failed(endpoint, self.time())
 
     def answered(self, endpoint: Endpoint | None, status: int) -> None:
         """Note an endpoint's status."""
         if endpoint is not None:
-            model = self._index.models.get(endpoint.model)
-            others = model.endpoints if model is not None and status >= 500 else ()
-            self.breakers.answered(endpoint, status, others, Instant(self.time()))
+            model = self._index.models.get(endpoint.model) if status >= 500 else None
+            self.breakers.answered(endpoint, status, model.endpoints if model is not None else (), self.time())
 
     def ended_well(self, endpoint: Endpoint | None) -> None:
         """Note that an endpoint's response was whole."""
@@ -153,7 +156,7 @@ class Plane:
     def released(self, endpoint: Endpoint) -> None:
         """Note that a request at an endpoint is over, however."""
         if self.breakers.any_open:
-            self.breakers.released(endpoint, Instant(self.time()))
+            self.breakers.released(endpoint, self.time())
 
     def refused(self, route: Route, request: Incoming, fault: Fault) -> None:
         """Count a request that was refused before it got as far as a model."""
@@ -216,14 +219,14 @@ class Plane:
 
     def give_back(self, slot: Slot, *, reached: bool = True) -> None:
         """Take back a slot; the response at its endpoint ends now, unless the request never reached it."""
-        slot.give_back(self.clock.now() if reached else None)
+        slot.give_back(self.time() if reached else None)
         if slot.id not in self._index.ids and self._load.in_flight(slot.id) == 0:
             self._load.forget(slot.id)
             self._withdrawn_quiet()
 
     def usage(self) -> tuple[EndpointUsage, ...]:
         """Return what is in flight at every endpoint of the table, then at those withdrawn that are still busy."""
-        now = self.clock.now()
+        now = self.time()
         ids = self._index.ids
         listed = [endpoint.id for endpoint in self._index.endpoints]
         listed += [endpoint for endpoint in self._load.busy() if endpoint not in ids]
@@ -236,7 +239,7 @@ class Plane:
 
     def samples(self) -> list[Sample]:
         """Return what is in flight and which circuits are not closed, by endpoint."""
-        now = Instant(self.time())
+        now = self.time()
         found = []
         for endpoint in self._index.endpoints:
             labels = (endpoint.model, endpoint.id)

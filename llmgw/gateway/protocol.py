@@ -115,7 +115,7 @@ class ClientConnection(asyncio.Protocol):
         self._plane = plane
         self._clients = clients
         self._transport: asyncio.Transport | None = None
-        self._reader = RequestReader(plane.new_request_id, plane.max_body)
+        self._reader = RequestReader(plane.new_request_id, plane.max_body, plane.seen)
         self._exchange: Exchange | Tunnel | None = None
         self._advancing = False
         self._closing = False

@@ -11,6 +11,7 @@ that is taken is a WebSocket where engines have one; what follows it is kept as 
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
@@ -18,6 +19,7 @@ from llmgw.gateway.bodies import too_large
 from llmgw.gateway.errors import Fault
 from llmgw.gateway.heads import FORWARDED, NOTED, REQUEST_ID, REQUEST_ID_LIMIT, WEBSOCKET, Incoming
 from llmgw.gateway.routes import POSTS, REALTIME
+from llmgw.gateway.seen import Cut, SeenHeads, cut
 from llmgw.routing.request import Route
 
 HEAD_LIMIT = 64 << 10
@@ -47,6 +49,8 @@ class _Names(dict[bytes, tuple[bytes, bool, bool | None]]):
 MOST_NAMES = 1000
 """Names that are remembered, at most: clients choose them."""
 _NAMES = _Names()
+_VARYING = frozenset({REQUEST_ID, b"transfer-encoding", b"expect", b"upgrade"})
+"""Headers with which a head is not remembered: ids are another with each request, the rest is the parser's to act on."""
 
 
 class Refused(Exception):
@@ -60,8 +64,11 @@ class Refused(Exception):
 class RequestReader:
     """One a connection. `ready` fills in the order of the bytes; a `Fault` in it is the last that comes."""
 
-    def __init__(self, new_request_id: Callable[[], bytes], max_body: Callable[[], int]) -> None:
-        """`max_body` returns the limit of a body in bytes, as it is now."""
+    def __init__(
+        self, new_request_id: Callable[[], bytes], max_body: Callable[[], int], seen: SeenHeads[Incoming]
+    ) -> None:
+        """`max_body` returns the limit of a body in bytes, as it is now; `seen` is shared by all connections."""
+        self._seen = seen
         self._max_body = max_body
         self.beyond = b""
         """What a client sent after a request to become a WebSocket."""
@@ -112,6 +119,15 @@ class RequestReader:
             return
         if self._broken:
             return
+        whole = cut(data) if not self._partial and data.startswith(b"POST ") else None
+        if whole is not None and self._take_known(whole):
+            return
+        begun = self._begun
+        self._feed_parser(data)
+        if whole is not None and self._begun == begun + 1 and not self._partial:
+            self._remember(whole)
+
+    def _feed_parser(self, data: bytes) -> None:
         begun = self._begun
         try:
             self._parse(data)
@@ -124,6 +140,35 @@ class RequestReader:
             if self._unparsed > HEAD_LIMIT and not self._broken:
                 self._refuse(HEAD_TOO_LARGE)
 
+    def _take_known(self, whole: Cut) -> bool:
+        """Take a request whose head was parsed before, on whatever connection; return whether this is one."""
+        known = self._seen.get(whole)
+        if known is None or len(whole.body) > self._max_body():
+            return False
+        self._url = known.target
+        self.ready.append(
+            Incoming(
+                known.method,
+                known.target,
+                known.forwarded,
+                self._new_request_id(),
+                known.origin,
+                known.asked_headers,
+                known.http11,
+                known.keep_alive,
+                whole.body,
+                known.content_type,
+                known.content_encoding,
+            )
+        )
+        return True
+
+    def _remember(self, whole: Cut) -> None:
+        """Keep what the parser made of a request, if another one with this head would be the same."""
+        request = self.ready[-1] if self.ready else None
+        if isinstance(request, Incoming) and self._noted.keys().isdisjoint(_VARYING):
+            self._seen.keep(whole, replace(request, body=b"", request_id=b""))
+
     def _parse(self, data: bytes) -> None:
         rest: bytes | memoryview = data
         while rest:
@@ -131,13 +176,14 @@ class RequestReader:
                 self._parser.feed_data(rest)
             except HttpParserUpgrade as upgrade:
                 rest = memoryview(rest)[upgrade.args[0] :]
-                if self._is_websocket():
-                    self.tunnels, self.beyond = True, bytes(rest)
-                    self.ready.append(self._incoming(b"", keep_alive=False))
-                    return
-                self._start_without_upgrade()
             else:
                 return
+            # not while the exception is handled: it would take the place of a callback's own (see `_fault_of`)
+            if self._is_websocket():
+                self.tunnels, self.beyond = True, bytes(rest)
+                self.ready.append(self._incoming(b"", keep_alive=False))
+                return
+            self._start_without_upgrade()
 
     def _is_websocket(self) -> bool:
         offered = self._noted.get(b"upgrade", b"").lower() == b"websocket"

@@ -5,7 +5,8 @@ that is more patient than the engine sends requests into connections that are ju
 left is the caller's to retry: a reused connection that ends before its first byte has carried no answer.
 
 One parser a connection, its body callback the append of a list: no Python frame per piece. What arrived in one read is
-handed on in one piece. The pool starts no task; it is told the time, and one timer sweeps it while something is idle.
+handed on in one piece; a whole response behind a head that was seen before is not parsed at all. The pool starts no
+task; it is told the time, and one timer sweeps it while something is idle.
 """
 
 import asyncio
@@ -19,13 +20,13 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from llmgw.base.time import Clock, Instant
 from llmgw.fleet.table import Address, TcpAddress, UnixAddress
 from llmgw.gateway.heads import Header, ResponseHead, read_response_head
+from llmgw.gateway.seen import Cut, SeenHeads, cut
 
 IDLE_LIMIT = 4.0
 """Seconds."""
 SWEEP_INTERVAL = 1.0
 JOINED = 16 << 10
 """Bytes of a body below which copying it behind its head costs less than a gathering write."""
-
 
 P = TypeVar("P", bound=asyncio.Protocol)
 
@@ -137,6 +138,12 @@ class UpstreamConnection(asyncio.Protocol):
             self._pool.forget(self)
             self.discard()
             return
+        whole = None if self.answered else cut(data)
+        if whole is not None and (known := self._pool.seen.get(whole)) is not None:
+            self.answered = self._complete = self._reusable = True
+            self._let_go(intact=True)
+            sink.response_data(known.with_length(whole.length), whole.body, complete=True)
+            return
         failure = ""
         headless = self._head is None
         try:
@@ -154,6 +161,8 @@ class UpstreamConnection(asyncio.Protocol):
             pieces.clear()
         head = self._head if headless else None
         if self._complete:
+            if whole is not None and head is not None and not failure:
+                self._remember(whole, head)
             self._let_go(intact=not failure)
             sink.response_data(head, body, complete=True)
             return
@@ -207,6 +216,10 @@ class UpstreamConnection(asyncio.Protocol):
             self._complete = True
             self._reusable = self._parser.should_keep_alive()
 
+    def _remember(self, whole: Cut, head: ResponseHead) -> None:
+        if head.framing == "length" and self._reusable and not self._surplus:
+            self._pool.seen.keep(whole, head)
+
     def _let_go(self, intact: bool) -> None:
         self._sink = None
         assert self.transport is not None
@@ -222,6 +235,8 @@ class UpstreamPool:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self.seen: SeenHeads[ResponseHead] = SeenHeads()
+        """Heads of responses with a length, after which their connections could be used again."""
         self._idle: dict[Address, deque[UpstreamConnection]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False

@@ -1,7 +1,10 @@
 """The only module that reads a real clock or draws a real id; everything else takes them as arguments."""
 
+import asyncio
 import secrets
 import time
+from collections.abc import Callable
+from typing import cast
 
 from llmgw.base.time import Instant
 
@@ -18,6 +21,15 @@ class SystemClock:
     def now(self) -> Instant:
         """Return seconds since the Unix epoch."""
         return Instant(self._offset + time.monotonic())
+
+
+class LoopClock:
+    """The running event loop's time, read once a turn of the loop and so nearly free. For spans, not for dates."""
+
+    __slots__ = ("now",)
+
+    def __init__(self) -> None:
+        self.now = cast("Callable[[], Instant]", asyncio.get_running_loop().time)
 
 
 class RandomIds:

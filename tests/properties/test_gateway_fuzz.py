@@ -21,6 +21,7 @@ from llmgw.fleet.table import TcpAddress
 from llmgw.gateway.errors import Fault
 from llmgw.gateway.heads import Incoming
 from llmgw.gateway.reader import RequestReader
+from llmgw.gateway.seen import SeenHeads
 from tests.fakes.engine import FakeEngine, running_engine
 from tests.unit.gateway.support import CHAT, STREAM, Client, Serving, endpoint, gateway_before, table, until
 
@@ -105,7 +106,7 @@ def bent(draw: st.DrawFn, originals: list[bytes]) -> bytes:
 
 
 def read(pieces: list[bytes]) -> list[Incoming | Fault]:
-    reader = RequestReader(lambda: b"made", lambda: 64 << 20)
+    reader = RequestReader(lambda: b"made", lambda: 64 << 20, SeenHeads())
     for piece in pieces:
         reader.feed(piece)
     return list(reader.ready)
