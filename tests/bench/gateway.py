@@ -304,7 +304,7 @@ def _shown(value: float | None, digits: int) -> str:
 
 def run(names: Sequence[str] = (), seconds: int = 2, rounds: int = 2) -> Results:
     """Measure llmgw and those of the others that are there, or that are named; print and return the figures."""
-    chosen = [one for one in CONTENDERS if not names or one.name in names or one is LLMGW]
+    chosen = [one for one in CONTENDERS if not names or one.name in names or one.kind == "llmgw"]
     print()
     for one in chosen:
         if not one.found():

@@ -1,6 +1,7 @@
 """The contenders of the bench of gateways: how each is configured and started, and where it is looked for.
 
-llmgw is its real worker process with what it has by default, under a control plane that says one table and then listens. nginx
+llmgw is its real worker process with what it has by default, under a control plane that says one table and then listens; it is
+the compiled one if `LLMGW_COMPILED` names where that was unpacked (`make compiled`), beside the one of the source. nginx
 and haproxy only pass bytes on: they are the limit. The others are routers and proxies for language models; each needs a virtual
 environment of its own, because their packages exclude each other: `LLMGW_BENCH_PEERS=DIR` with `DIR/<name>/bin`. All have one
 upstream, keep connections to it, and buffer no stream; routers go round, log errors only, and otherwise do what they always do.
@@ -32,6 +33,7 @@ from tests.bench.gateway_load import body_of
 
 ROOT = Path(__file__).parents[2]
 PEERS = "LLMGW_BENCH_PEERS"
+COMPILED = os.environ.get("LLMGW_COMPILED", "")
 PATIENCE = 60.0
 """Seconds in which a contender should answer its first call."""
 
@@ -118,8 +120,13 @@ class ControlPlane:
 def _llmgw(site: Site) -> list[str]:
     return [
         sys.executable, "-m", "llmgw.app.worker", "--host", "127.0.0.1", "--port", str(site.port),
-        "--control", str(site.directory / "control.sock"), "--drain", "0",
+        "--control", str(site.directory / f"{site.engine}.sock"), "--drain", "0",
     ]  # fmt: skip
+
+
+def _compiled(site: Site) -> list[str]:
+    python, *arguments = _llmgw(site)
+    return ["env", f"PYTHONPATH={COMPILED}", python, "-P", *arguments]
 
 
 def _nginx(site: Site) -> list[str]:
@@ -205,9 +212,10 @@ def _in_venv(name: str, kind: Kind, command: Callable[[Site], list[str]], progra
 VLLM = ("vllm-router/vllm-router",)
 SGLANG = ("sglang-router/sglang-router", "launch")
 SMG = ("smg/python", "-m", "smg", "launch", "--max-concurrent-requests", "20000")
-LLMGW = Contender("llmgw", "llmgw", _llmgw, "", lambda: True)
+SOURCE = Contender("llmgw-source" if COMPILED else "llmgw", "llmgw", _llmgw, "", lambda: True)
+LLMGW = Contender("llmgw", "llmgw", _compiled, "make compiled", lambda: True) if COMPILED else SOURCE
 CONTENDERS = (
-    LLMGW,
+    *dict.fromkeys((LLMGW, SOURCE)),
     _in_path("nginx", "limit", _nginx, "nginx-light"),
     _in_path("haproxy", "limit", _haproxy, "haproxy"),
     _in_venv("vllm-router", "router", _router(*VLLM), VLLM[0], "vllm-router"),
@@ -246,7 +254,7 @@ class Lineup:
         self._directory = directory
         self._load_core, self._core = cores
         self._connections = connections
-        self._control: ControlPlane | None = None
+        self._controls: list[ControlPlane] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self.engine = 0
         """A port of the engine that no contender uses."""
@@ -262,10 +270,11 @@ class Lineup:
             command = nginx_engine(self._directory, [*engines, self.engine])
         engine = self._spawn("engine", command, self._load_core)
         assert self._answers(engine, self.engine), self._last_words("engine")
-        self._control = ControlPlane(self._directory / "control.sock", engines[contenders.index(LLMGW)])
         started = []
         for one, port in zip(contenders, engines, strict=True):
             site = Site(self._directory, port, next(ports), next(ports), self._connections)
+            if one.kind == "llmgw":
+                self._controls.append(ControlPlane(self._directory / f"{port}.sock", port))
             started.append(Running(one, site.port, self._spawn(one.name, one.command(site), self._core)))
         for one in started:
             if self._answers(one.process, one.port):
@@ -277,8 +286,8 @@ class Lineup:
         """End all of them."""
         while self._processes:
             self.end(self._processes[-1])
-        if self._control is not None:
-            self._control.close()
+        for control in self._controls:
+            control.close()
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
         """End one, with all that it has started."""
