@@ -38,10 +38,10 @@ from llmgw.plan.check import check
 from llmgw.plan.decide import plan
 from llmgw.plan.result import Action, Plan
 from llmgw.plan.snapshot import Act, Decided, Snapshot, Suspension
-from llmgw.sim.directory import Object, cluster, cordoned, model, node, tree
+from llmgw.sim.directory import Object, cluster, cordoned, endpoint, model, node, tree
 from llmgw.spec.cluster import Backoff
 
-__all__ = ["Object", "cluster", "cordoned", "model", "node", "tree"]
+__all__ = ["Object", "cluster", "cordoned", "endpoint", "model", "node", "tree"]
 
 COMPILER = Compiler()
 """One for all tests: its answers do not depend on what it compiled before, and most directories repeat most files."""

@@ -127,7 +127,8 @@ class _Server:
             network=network_id(),
             events=self._store,
         )
-        self._gateways = Gateways(self._workers, self._routers, self._clock, settings.gateway.endpoints)
+        static = settings.gateway.endpoints
+        self._gateways = Gateways(self._workers, self._routers, self._clock, static, self._secrets)
         self._acts = Acts(self._store, self._store, self._clock)
         self._reconciler = Reconciler(
             self._catalogs,
@@ -393,6 +394,7 @@ class _Server:
         alarms = (
             self._workers.trouble,
             *self._routers.alarms,
+            *self._gateways.alarms,
             self._leadership.trouble,
             *self._sessions.alarms,
             *self._reconciler.alarms,

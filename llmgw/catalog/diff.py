@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel
 
 from llmgw.catalog.catalog import Catalog
-from llmgw.spec.common import Impact, impact_of
+from llmgw.spec.common import Impact, Secret, impact_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,9 @@ def _as_written(model: BaseModel, name: str) -> str:
 def _values(old: Any, new: Any, path: str, impact: Impact) -> Iterator[FieldChange]:
     if old == new:
         return
-    if isinstance(old, BaseModel) and isinstance(new, BaseModel) and type(old) is type(new):
+    if isinstance(old, Secret) and isinstance(new, Secret):  # what another secret costs depends on whose it is
+        yield FieldChange(path, _text(old), _text(new), impact)
+    elif isinstance(old, BaseModel) and isinstance(new, BaseModel) and type(old) is type(new):
         yield from _fields(old, new, f"{path}.")
     elif isinstance(old, list) and isinstance(new, list) and (names := _named(old)) and (others := _named(new)):
         gone = [key for key in names if key not in others]

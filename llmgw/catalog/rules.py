@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from llmgw.catalog.capabilities import engine_rules, unknown_engine
 from llmgw.catalog.document import Document, Path
+from llmgw.catalog.endpoints import endpoint_rules
 from llmgw.catalog.planned import planned_fields
 from llmgw.catalog.problems import Problem
 from llmgw.catalog.read import Read, of_kind
@@ -33,6 +34,7 @@ def cross_check(objects: list[Read], *, all_readable: bool) -> list[Problem]:
         *_cluster_lists(objects),
         *_ports(objects),
         *engine_rules(objects),
+        *endpoint_rules(objects),
         *planned_fields(objects),
         *(reference_rules(objects) if all_readable and all(each.spec is not None for each in objects) else ()),
     ]

@@ -26,6 +26,8 @@ def lines(overview: dict[str, Any] | None) -> list[list[str]]:
         _listed("rollouts", [_rollout(one) for one in overview["rollouts"]], "get models"),
         _listed("asked for by operators", [act_line(one) for one in overview["acts"]], "status --json"),
     ]
+    if overview.get("endpoints"):  # they may be all there is
+        return [block for block in blocks if block]
     if not overview["nodes"]:
         blocks.append(["no nodes yet: add a file with `kind: Node` to the cluster directory"])
     if not overview["models"]:

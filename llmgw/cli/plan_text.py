@@ -70,7 +70,8 @@ def blocks(shown: dict[str, Any]) -> list[Block]:
     for one in shown["objects"]:
         how = _REPLACED.get(one.get("replaces") or "", "")
         title = f"{one['kind'].lower()}/{one['name']} ({one['path']}){': ' + how if how else ''}"
-        lines = [field_line(field) for field in one["fields"]]
+        lines = [one["reason"]] if one.get("reason") else []
+        lines += [field_line(field) for field in one["fields"]]
         if one["kind"] == "Model":
             lines += [line for each in rest if each["model"] == one["name"] for line in replica_lines(each)]
             rest = [each for each in rest if each["model"] != one["name"]]

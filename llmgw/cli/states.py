@@ -42,9 +42,18 @@ def text(shown: dict[str, Any]) -> str:
         *sums,
         _models(shown),
         _replicas(shown),
+        _endpoints(shown),
         _nodes(shown),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _endpoints(shown: dict[str, Any]) -> list[str]:
+    """Return the upstreams that somebody else runs, as far as there is room."""
+    found = shown.get("endpoints", [])
+    rows = [(one["name"], one["url"], cut(", ".join(one["models"]), 60)) for one in found[:LONGEST]]
+    rest = len(found) - LONGEST
+    return [*table(("ENDPOINT", "URL", "MODELS"), rows), *([f"  and {rest} more (get endpoints)"] if rest > 0 else [])]
 
 
 def _troubles(shown: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from llmgw.base.ids import NodeName
 from llmgw.fleet.report import Gpu, Phase
-from llmgw.fleet.static import StaticEndpoint, with_static
+from llmgw.fleet.static import StaticEndpoint, is_static, with_static
 from llmgw.fleet.usage import Active, Idle, Unknown
 from llmgw.fleet.view import NeverSeen, Reporting, Unreachable, report_of
 from llmgw.plan.capacity import Machine
@@ -41,6 +41,7 @@ def overview(snapshot: Snapshot, last: Plan | None) -> dict[str, Any]:
         "fabrics": _fabrics(machines),
         "replicas": dict(sorted(Counter(_state(one) for one in replicas).items())),
         "models": _models(snapshot),
+        "endpoints": len(snapshot.catalog.endpoints),
         "cannot_be_placed": _unplaced(last),
         "holding_cards": _holding(work, replicas),
         "rollouts": _rollouts(snapshot, last),
@@ -191,12 +192,14 @@ def _state(one: Replica) -> str:
 
 
 def _models(snapshot: Snapshot) -> dict[str, int]:
-    ready = Counter(one.model for one in snapshot.previous.table.endpoints)
+    table = snapshot.previous.table.endpoints
+    served = {one.model for one in table}
+    ready = Counter(one.model for one in table if not is_static(one.id))
     states = Counter(
         "off"
         if not one.replicas
         else "not served"
-        if not ready[name]
+        if name not in served
         else "ready"
         if ready[name] >= one.replicas
         else "short"

@@ -18,6 +18,7 @@ from llmgw.plan.replicas import existing
 from llmgw.plan.result import Action, Plan, Verb
 from llmgw.plan.snapshot import Snapshot
 from llmgw.ports.sinks import Event
+from llmgw.spec.common import Impact
 
 Order = Literal["new first", "old first"]
 _ACTIONS: dict[str, list[str]] = {"new first": ["create", "delete"], "old first": ["delete", "create"]}
@@ -63,6 +64,18 @@ def replaces(change: ObjectChange, before: Catalog | None, decision: Decision | 
 def object_actions(change: ObjectChange, how: Order | None) -> list[str]:
     """Return the actions of an object as a list, in which every form of replacement has `delete`."""
     return _ACTIONS[how] if how is not None else [change.action]
+
+
+def object_reason(change: ObjectChange, before: Catalog | None, after: Catalog | None) -> str | None:
+    """Return what comes of an upstream that is new or gone; of all else, fields and replicas say it."""
+    catalog = before if change.action == "delete" else after
+    if change.kind != "Endpoint" or catalog is None or change.action == "update":
+        return None
+    one = catalog.endpoints[change.name]
+    models = ", ".join(one.models)
+    if change.action == "delete":
+        return f"requests for {models} go to {one.url} no more; those that run there finish [{Impact.ROUTE}]"
+    return f"requests for {models} go to {one.url} [{Impact.ROUTE}]"
 
 
 def drift_rows(decision: Decision | None) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from llmgw.catalog.diff import ObjectChange, diff
 from llmgw.catalog.guard import Refusal, guarded, refusals
 from llmgw.catalog.problems import Problem
 from llmgw.control.overview import act_row
-from llmgw.control.plan_rows import Decision, drift_rows, object_actions, replaces, replica_details
+from llmgw.control.plan_rows import Decision, drift_rows, object_actions, object_reason, replaces, replica_details
 from llmgw.control.revision_rows import refusal_row, suspension_row
 from llmgw.fleet.view import NeverSeen
 from llmgw.plan.check import check
@@ -49,6 +49,8 @@ class Preview:
     in_force: Catalog | None = None
     decision: Decision | None = None
     """The plan with all that it was made from; None where nothing was planned."""
+    planned: Catalog | None = None
+    """What would be in force."""
 
     @property
     def valid(self) -> bool:
@@ -79,7 +81,7 @@ def preview(
     objects = diff(in_force, catalog)
     guard = refusals(guarded(in_force), catalog, allowed) if in_force is not None else ()
     if snapshot is None:
-        return Preview(based_on, catalog.revision, tuple(outcome.warnings), objects, (), (), (), guard)
+        return Preview(based_on, catalog.revision, tuple(outcome.warnings), objects, (), (), (), guard, planned=catalog)
     nodes = {name: snapshot.nodes.get(name, NeverSeen(snapshot.now)) for name in {**catalog.nodes, **snapshot.nodes}}
     there = replace(snapshot, catalog=catalog, nodes=nodes)
     for text in supposed:
@@ -102,6 +104,7 @@ def preview(
         supposed,
         in_force,
         Decision(snapshot, there, decided),
+        catalog,
     )
 
 
@@ -134,6 +137,7 @@ def as_json(shown: Preview, cold: Mapping[ModelName, float] | None = None) -> di
                 "kind": one.kind,
                 "name": one.name,
                 "path": one.path,
+                "reason": object_reason(one, shown.in_force, shown.planned),
                 "fields": [
                     {"path": field.path, "before": field.before, "after": field.after, "impact": field.impact.value}
                     for field in one.fields

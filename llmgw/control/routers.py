@@ -6,7 +6,8 @@ cannot be heard may have anything in flight: it is counted as unknown until it i
 given up by an operator. That must outlast a restart of this process, so the names of those that may serve are kept in a file.
 
 A table for another host leaves out what cannot be reached from there: tunnels end in sockets of this host, and a
-loopback address would name a port of the wrong one. Its version stays that of the whole, since usage is counted by it.
+loopback address would name a port of the wrong one. So is what needs a key: keys leave this host for their upstream only.
+Its version stays that of the whole, since usage is counted by it.
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from aiohttp import WSMsgType, web
 from llmgw.base.time import EARLIEST, Clock, Instant
 from llmgw.control.counting import SILENCE, Word, is_news
 from llmgw.control.requests import line_from
+from llmgw.fleet.static import keyless
 from llmgw.fleet.table import Address, EndpointTable, TcpAddress
 from llmgw.ports.sinks import Event, EventSink
 from llmgw.runtime.latest import Latest
@@ -269,7 +271,8 @@ class Routers:
 
 
 def reachable(table: EndpointTable, *, same_host: bool) -> EndpointTable:
-    """Return the table without what a router does not reach, there or on another host."""
+    """Return the table without what a router does not reach, there or on another host, or has no key for."""
+    table = keyless(table, ())
     endpoints = [one for one in table.endpoints if isinstance(one.address, TcpAddress)]
     if not same_host:
         endpoints = [one for one in endpoints if not _is_loopback(one.address)]
@@ -287,7 +290,7 @@ def _is_loopback(address: Address) -> bool:
 
 def _left_out(count: int) -> str:
     return (
-        f"routers on other hosts are not sent {count} endpoint(s), which only this host reaches; "
+        f"routers on other hosts are not sent {count} endpoint(s), which only this host reaches or has the key of; "
         "for engines on nodes, `traffic: direct` makes them reachable"
     )
 

@@ -65,6 +65,7 @@ def status(
         "nodes": [_node(name, view, snapshot) for name, view in sorted(snapshot.nodes.items())] if snapshot else [],
         "models": _models(snapshot, replicas, last) if snapshot else [],
         "replicas": [_replica(one, snapshot, now) for one in replicas] if snapshot else [],
+        "endpoints": _endpoints(snapshot) if snapshot else [],
         "held": [
             {"subject": hold.subject, "what": hold.what, "waits_for": hold.waits_for}
             for hold in (last.holds if last is not None else ())
@@ -186,6 +187,19 @@ def _models(snapshot: Snapshot, replicas: list[Replica], last: Plan | None) -> l
             }
         )
     return rows
+
+
+def _endpoints(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Return the upstreams that somebody else runs; a key by its name."""
+    return [
+        {
+            "name": name,
+            "url": one.url,
+            "models": list(one.models),
+            "api_key": one.api_key.secret if one.api_key is not None else None,
+        }
+        for name, one in snapshot.catalog.endpoints.items()
+    ]
 
 
 def _why_not_ready(own: list[Replica], published: set[ReplicaId]) -> list[str]:

@@ -14,13 +14,14 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmgw.base.time import EARLIEST, Clock, Instant
 from llmgw.control.counting import SILENCE, Word, is_news, joined
 from llmgw.control.counts import Counts
+from llmgw.fleet.static import keyless
 from llmgw.fleet.table import EndpointTable
 from llmgw.fleet.usage import UsageView
 from llmgw.ports.links import LinkBroken
@@ -56,6 +57,18 @@ class _Worker:
     ready: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Published:
+    """The newest table, and the values of the keys that its endpoints name."""
+
+    table: EndpointTable
+    keys: Mapping[str, str] = field(repr=False)
+
+    def message(self) -> Table:
+        """Return what a worker is sent: an endpoint whose key is not at hand would only answer 401."""
+        return Table(keyless(self.table, self.keys), self.keys)
+
+
 @dataclass(slots=True)
 class Workers:
     """All workers of this control plane. Implements `EndpointSink` and `UsageSource`."""
@@ -68,7 +81,7 @@ class Workers:
     changed: Callable[[], None]
     survivors: Callable[[], list[int]]
     """Returns the workers of earlier control planes that still run."""
-    _table: Latest[EndpointTable | None] = field(default_factory=lambda: Latest(None))
+    _newest: Latest[_Published | None] = field(default_factory=lambda: Latest(None))
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _tasks: Supervisor = field(default_factory=lambda: Supervisor("workers"))
@@ -85,12 +98,12 @@ class Workers:
     @property
     def version(self) -> int:
         """The version of the newest table; 0 before the first."""
-        return self._table.value.version if self._table.value is not None else 0
+        return self._newest.value.table.version if self._newest.value is not None else 0
 
     @property
     def serving(self) -> bool:
         """Whether there are workers with a table, be it one of an earlier control plane."""
-        return self._table.value is not None or any(worker.inherited for worker in self._workers.values())
+        return self._newest.value is not None or any(worker.inherited for worker in self._workers.values())
 
     @property
     def requests(self) -> int:
@@ -146,17 +159,17 @@ class Workers:
             self._server.close()
         self.socket.unlink(missing_ok=True)
 
-    def publish(self, table: EndpointTable, *, settled: bool) -> None:
-        """Make this the newest table."""
-        if self._table.value != table:
-            self._table.set(table)
+    def publish(self, table: EndpointTable, *, settled: bool, keys: Mapping[str, str] | None = None) -> None:
+        """Make this the newest table; `keys` are the values of those that its endpoints name, as far as they are known."""
+        newest = _Published(table, keys or {})
+        if self._newest.value != newest:
+            self._newest.set(newest)
         if settled and not self._settled.is_set():
             self._settled.set()
 
     def usage(self) -> UsageView:
         """Return what all living workers together have in flight."""
-        table = self._table.value
-        return joined(self.words(), table.version if table else None, self.clock.now())
+        return joined(self.words(), self.version or None, self.clock.now())
 
     def words(self) -> list[Word]:
         """Return what each living worker said last."""
@@ -257,18 +270,17 @@ class Workers:
         if worker.inherited:
             await self._settled.wait()
         while True:
-            version = self._table.version
-            if self._table.value is not None:
-                writer.write(frame(encode(Table(self._table.value))))
+            version = self._newest.version
+            if self._newest.value is not None:
+                writer.write(frame(encode(self._newest.value.message())))
                 await writer.drain()
-            await self._table.newer(version)
+            await self._newest.newer(version)
 
     def _take_usage(self, worker: _Worker, usage: WorkerUsage) -> None:
         before = worker.usage
         worker.usage = usage
         worker.at = self.clock.now()
-        table = self._table.value
-        if not worker.ready and table is not None and usage.table_version == table.version:
+        if not worker.ready and self._newest.value is not None and usage.table_version == self.version:
             worker.ready = True
             self._trouble = ""
             if not worker.inherited:

@@ -1,25 +1,23 @@
-"""Static endpoints: engines that somebody else runs, named on a command line as `id=URL=model[,model]`.
+"""Static endpoints: engines that somebody else runs, named on a command line (`id=URL=model[,model]`) or by `Endpoint` objects.
 
-They are no replicas: nothing plans, starts or drains them, so they are put into a finished table just before it goes to
-gateways. In a table each pair of endpoint and model has the id `ID/MODEL`; a replica's id never holds a slash, so the two
-cannot meet. A model that the catalog has too is served by both; one that is an alias there joins the model behind it,
-since a name of its own would take the alias away from the catalog's replicas.
+They are no replicas: nothing starts or drains them. Those of the catalog are put into the table that is planned, those of a
+command line into the finished one, just before it goes to gateways. In a table each pair of endpoint and model has the id
+`ID/MODEL`; a replica's id never holds a slash, so the two cannot meet. A model that the catalog has too is served by both; one
+that is an alias there joins the model behind it, since a name of its own would take the alias away from the catalog's replicas.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
-from urllib.parse import urlsplit
 
 from llmgw.base.ids import ModelName, ReplicaId
 from llmgw.fleet.table import EMPTY_TABLE, Endpoint, EndpointTable, RoutedModel, TcpAddress
+from llmgw.spec.upstream_url import place_of
 
 FORM = "write id=URL=model[,model], as in box=http://192.0.2.7:8000=llama"
 RETRY_AFTER = 5
 """Seconds after which a client should come again if no endpoint of such a model can be reached."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
-_PREFIX = re.compile(r"(/[A-Za-z0-9._~!$&'()*+,;:@%-]+)*")
 _MODEL = re.compile(r"[!-~]{1,200}")
 
 
@@ -32,6 +30,25 @@ class StaticEndpoint:
     prefix: str
     """What stands before `/v1`; empty, or beginning with a slash."""
     models: tuple[str, ...]
+    key: str = ""
+    """Name of the secret that is sent to it as a bearer token; its value is never here."""
+
+
+def is_static(endpoint: ReplicaId) -> bool:
+    """Whether a table's endpoint is one of these, and no replica."""
+    return "/" in endpoint
+
+
+def ids_of(endpoint: StaticEndpoint) -> tuple[ReplicaId, ...]:
+    """Return what its endpoints are called in a table."""
+    return tuple(ReplicaId(f"{endpoint.id}/{model}") for model in endpoint.models)
+
+
+def keyless(table: EndpointTable, keys: Container[str]) -> EndpointTable:
+    """Return the table without the endpoints that need a key which is not at hand; its version stays, as counts go by it."""
+    if all(not one.key or one.key in keys for one in table.endpoints):
+        return table
+    return replace(table, endpoints=tuple(one for one in table.endpoints if not one.key or one.key in keys))
 
 
 def static_endpoints(texts: Iterable[str]) -> tuple[StaticEndpoint, ...]:
@@ -46,9 +63,13 @@ def static_endpoints(texts: Iterable[str]) -> tuple[StaticEndpoint, ...]:
 
 
 def with_static(table: EndpointTable, endpoints: tuple[StaticEndpoint, ...]) -> EndpointTable:
-    """Return the table with these endpoints added, and with the models that only they serve. Its version stays."""
+    """Return the table with these endpoints added, and with the models that only they serve. Its version stays.
+
+    What has an id that is in the table already is left out: two endpoints of one id would be counted as one.
+    """
     if not endpoints:
         return table
+    known = {one.id for one in table.endpoints}
     models = {model.name: model for model in table.models}
     named: dict[str, ModelName] = {}
     for model in table.models:
@@ -57,12 +78,12 @@ def with_static(table: EndpointTable, endpoints: tuple[StaticEndpoint, ...]) -> 
     named |= {name: name for name in models}
     added = []
     for one in endpoints:
-        for served in one.models:
+        for served, its_id in zip(one.models, ids_of(one), strict=True):
+            if its_id in known:
+                continue
             name = named.setdefault(served, ModelName(served))
             models.setdefault(name, RoutedModel(name, (), 1, RETRY_AFTER))
-            added.append(
-                Endpoint(ReplicaId(f"{one.id}/{served}"), name, one.address, served_name=served, prefix=one.prefix)
-            )
+            added.append(Endpoint(its_id, name, one.address, served_name=served, prefix=one.prefix, key=one.key))
     return replace(table, models=tuple(models.values()), endpoints=(*table.endpoints, *added))
 
 
@@ -85,24 +106,8 @@ def _endpoint(text: str) -> StaticEndpoint:
             raise ValueError(f"endpoint {name}: {what}; {FORM}")
     if len(set(models)) < len(models):
         raise ValueError(f"endpoint {name} lists a model twice; name each once")
-    address, prefix = _place(name, url)
-    return StaticEndpoint(name, address, prefix, tuple(models))
-
-
-def _place(name: str, url: str) -> tuple[TcpAddress, str]:
-    """Return where a URL leads, and the prefix before `/v1`, which may be written or left out."""
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        place = place_of(url)
     except ValueError as error:
-        raise ValueError(f"endpoint {name}: {url} is no URL: {error}; {FORM}") from None
-    if parts.username is not None or parts.password is not None:
-        raise ValueError(f"endpoint {name}: its URL holds a user or a password, which every user of this host can read")
-    host = parts.hostname or ""
-    if parts.scheme not in ("http", "https") or not _HOST.fullmatch(host) or port == 0:
-        raise ValueError(f"endpoint {name}: {url} is no http:// or https:// URL of a host; {FORM}")
-    prefix = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
-    if parts.query or parts.fragment or not _PREFIX.fullmatch(prefix):
-        raise ValueError(f"endpoint {name}: {url} has more than a path behind its host; {FORM}")
-    tls = parts.scheme == "https"
-    return TcpAddress(host, port or (443 if tls else 80), tls), prefix
+        raise ValueError(f"endpoint {name}: {error}; {FORM}") from None
+    return StaticEndpoint(name, TcpAddress(place.host, place.port, place.tls), place.prefix, tuple(models))

@@ -36,7 +36,7 @@ Address = TcpAddress | UnixAddress
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A ready replica."""
+    """A ready replica, or a model at a static upstream."""
 
     id: ReplicaId
     model: ModelName
@@ -47,6 +47,8 @@ class Endpoint:
     """Another one after each start of the engine: what was learnt of the one before does not hold of it."""
     prefix: str = ""
     """What stands before `/v1` in its paths."""
+    key: str = ""
+    """Name of the secret that it is sent as a bearer token; its value travels beside the table, to workers of this host."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -390,7 +390,10 @@ class Exchange:
         target = target_for(self._found, self._request.target, endpoint.served_name)
         if endpoint.prefix:
             target = endpoint.prefix.encode() + target
-        connection.send(self, request_to_engine(self._request, target, connection.host, len(body)), body)
+        head = request_to_engine(self._request, target, connection.host, len(body))
+        if endpoint.key:
+            head = self._plane.keys.put_into(head, endpoint, self._shape.route)
+        connection.send(self, head, body)
         if self._paused:
             connection.pause()
 

@@ -18,6 +18,7 @@ from llmgw.base.time import Clock
 from llmgw.fleet.table import EMPTY_TABLE, Endpoint, EndpointTable, GatewaySettings
 from llmgw.gateway.errors import Fault
 from llmgw.gateway.heads import Incoming
+from llmgw.gateway.keys import UpstreamKeys
 from llmgw.gateway.meter import Meter
 from llmgw.gateway.outcome import Outcome
 from llmgw.gateway.seen import SeenHeads
@@ -62,6 +63,7 @@ class Plane:
         self.supervisor = supervisor
         spans = LoopClock()
         self.pool = UpstreamPool(spans)
+        self.keys = UpstreamKeys()
         self.started = int(clock.now())
         """Unix seconds; what `/v1/models` calls `created`, for want of anything truer that stays the same."""
         self.requests = 0

@@ -8,7 +8,7 @@ import logging
 import random
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
@@ -98,8 +98,9 @@ class Gateway:
                 async with asyncio.timeout(FLUSH):
                     await self._server.wait_closed()
 
-    def set_table(self, table: EndpointTable) -> None:
-        """Go by this table from now on; requests in flight are not touched."""
+    def set_table(self, table: EndpointTable, keys: Mapping[str, str] | None = None) -> None:
+        """Go by this table from now on, and by the keys that it names; requests in flight are not touched."""
+        self._plane.keys.replace(keys or {})
         self._plane.set_table(table)
 
     @property

@@ -180,7 +180,8 @@ class Tunnel:
         self._connecting = None
         self._engine = engine
         target = endpoint.prefix.encode() + target_for(self._found, self._request.target, endpoint.served_name)
-        engine.write(upgrade_to_engine(self._request, target, host_of(endpoint.address)))
+        head = upgrade_to_engine(self._request, target, host_of(endpoint.address))
+        engine.write(self._plane.keys.put_into(head, endpoint, self._shape.route) if endpoint.key else head)
 
     def _hold(self, held: bool) -> None:
         self._held = held

@@ -178,10 +178,10 @@ class ControlConnection(asyncio.Protocol):
             assert self._transport is not None
             self._transport.abort()
             return
-        tables = [message.table for message in messages if isinstance(message, Table)]
+        tables = [message for message in messages if isinstance(message, Table)]
         if tables:
             self.heard = True
-            self._gateway.set_table(tables[-1])
+            self._gateway.set_table(tables[-1].table, tables[-1].keys)
             self._first_table.set()
             self.say_usage()
 

@@ -269,7 +269,7 @@ def _last_serving(plan: Plan, snapshot: Snapshot) -> list[str]:
     broken = []
     for name, model in snapshot.catalog.models.items():
         before = [endpoint for endpoint in snapshot.previous.table.endpoints if endpoint.model == name]
-        after = [endpoint for endpoint in plan.table.endpoints if endpoint.model == name]
+        after = [one for one in plan.table.endpoints if one.model == name and not _is_elsewhere(one)]
         drained = [one for one in before if one.id in serving and one.id in ordered and ordered[one.id].draining]
         asked = model.rollout.strategy == "recreate"
         if model.replicas > 0 and before and not after and drained and not asked and not _preempted(plan, drained):
@@ -289,7 +289,7 @@ def _too_early(plan: Plan, snapshot: Snapshot) -> list[str]:
             continue
         wanted = {snapshot.catalog.hash_of(model, profile) for profile in model.profiles}
         hashes = {one.spec.replica: one.spec.hash for one in orders if one.spec.model == name}
-        after = [one.id for one in plan.table.endpoints if one.model == name]
+        after = [one.id for one in plan.table.endpoints if one.model == name and not _is_elsewhere(one)]
         old = [
             one.id
             for one in snapshot.previous.table.endpoints
@@ -348,13 +348,26 @@ def _preempted(plan: Plan, drained: list[Endpoint]) -> bool:
 
 
 def _table(plan: Plan, snapshot: Snapshot) -> list[str]:
-    """Rule 3: nothing that drains or is not wanted is published; a node without an order is taken at its word."""
+    """Rule 3: nothing that drains or is not wanted is published; a node without an order is taken at its word.
+
+    Of upstreams that somebody else runs, exactly those that the catalog names are.
+    """
     running = {one.spec.replica for order in plan.orders.values() for one in order.shards if not one.draining}
     for node, view in snapshot.nodes.items():
         report = report_of(view)
         if node not in plan.orders and report is not None:
             running |= {one.spec.replica for one in report.shards if not one.draining}
-    return [f"{one.id} is published and is not meant to run" for one in plan.table.endpoints if one.id not in running]
+    named = {f"{name}/{model}" for name, one in snapshot.catalog.endpoints.items() for model in one.models}
+    return [
+        f"{one.id} is published and is not meant to run"
+        for one in plan.table.endpoints
+        if one.id not in (named if _is_elsewhere(one) else running)
+    ]
+
+
+def _is_elsewhere(endpoint: Endpoint) -> bool:
+    """Whether it is no replica: a replica's id holds no slash."""
+    return "/" in endpoint.id
 
 
 def _generations(plan: Plan, snapshot: Snapshot) -> list[str]:

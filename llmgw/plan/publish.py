@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from llmgw.base.ids import ModelName
+from llmgw.catalog.catalog import Catalog
 from llmgw.engines.context import max_model_len
 from llmgw.fleet.report import Phase
-from llmgw.fleet.table import Address, Endpoint, EndpointTable, GatewaySettings, RoutedModel
+from llmgw.fleet.static import StaticEndpoint, is_static, with_static
+from llmgw.fleet.table import Address, Endpoint, EndpointTable, GatewaySettings, RoutedModel, TcpAddress
 from llmgw.plan.replicas import Replica
 from llmgw.plan.snapshot import Snapshot
 from llmgw.spec.model import Model
 from llmgw.spec.router import Router
+from llmgw.spec.upstream_url import place_of
 
 RETRY_SOON = 2
 RETRY_UNKNOWN = 10
@@ -20,7 +23,7 @@ RETRY_UNKNOWN = 10
 def table_of(
     snapshot: Snapshot, models: Mapping[ModelName, Model], replicas: list[Replica]
 ) -> tuple[EndpointTable, list[Endpoint], list[Endpoint]]:
-    """Return (table, published, withdrawn), the latter two against the previous table.
+    """Return (table, published, withdrawn), the latter two against the previous table and of replicas alone.
 
     A replica whose drain was just called off is in it at once, although its node still reports it as draining. A table
     with the same contents keeps its version, and publishing it is skipped.
@@ -48,13 +51,25 @@ def table_of(
         for name, model in models.items()
     )
     table = EndpointTable(before.version, routed, endpoints, _settings(router))
+    table = with_static(table, statics_of(snapshot.catalog))
     if table != before:
         table = replace(table, version=before.version + 1)
     had = {endpoint.id for endpoint in before.endpoints}
     has = {endpoint.id for endpoint in endpoints}
     published = [endpoint for endpoint in endpoints if endpoint.id not in had]
-    withdrawn = [endpoint for endpoint in before.endpoints if endpoint.id not in has]
+    withdrawn = [endpoint for endpoint in before.endpoints if endpoint.id not in has and not is_static(endpoint.id)]
     return table, published, withdrawn
+
+
+def statics_of(catalog: Catalog) -> tuple[StaticEndpoint, ...]:
+    """Return the upstreams that the catalog names. They are there as long as their objects are: nobody probes them."""
+    found = []
+    for name, one in catalog.endpoints.items():
+        place = place_of(one.url)  # cannot fail: the catalog has checked it
+        address = TcpAddress(place.host, place.port, place.tls)
+        key = one.api_key.secret if one.api_key is not None else ""
+        found.append(StaticEndpoint(name, address, place.prefix, tuple(one.models), key))
+    return tuple(found)
 
 
 def _endpoint(one: Replica, address: Address) -> Endpoint:

@@ -39,6 +39,12 @@ def model(name: str, replicas: int = 1, *args: str, profile: Object | None = Non
     return {"apiVersion": "llmgw/v1", "kind": "Model", "name": name, **body, **fields}
 
 
+def endpoint(name: str, url: str, *models: str, **fields: Any) -> Object:
+    """Return an `Endpoint`."""
+    body = {"url": url, "models": list(models)}
+    return {"apiVersion": "llmgw/v1", "kind": "Endpoint", "name": name, **body, **fields}
+
+
 def tree(*objects: Object, revision: str = "r1", subject: str = "") -> SourceTree:
     """Return a source tree of these objects; a `Cluster` is added if none is among them."""
     if not any(each["kind"] == "Cluster" for each in objects):

@@ -16,10 +16,14 @@ class Endpoint(SpecModel):
     kind: Literal["Endpoint"] = Field(description="Always `Endpoint`.", json_schema_extra=impact(Impact.NONE))
     name: Name = Field(description="Name of the endpoint.", json_schema_extra=impact(Impact.NONE))
     url: HttpUrl = Field(
-        description="Its address, up to what stands before `/v1`.", json_schema_extra=planned(Impact.ROUTE)
+        description="Its address, up to what stands before `/v1`. With `https`, its certificate must be one that the "
+        "gateway's host trusts.",
+        json_schema_extra=impact(Impact.ROUTE),
     )
     models: Annotated[list[Alias], Field(min_length=1)] = Field(
-        description="Models it serves, by the names it knows them by.", json_schema_extra=planned(Impact.ROUTE)
+        description="Models it serves, by the names it knows them by. One that is a Model's name or alias, too, is served "
+        "by both.",
+        json_schema_extra=impact(Impact.ROUTE),
     )
     pool: Name = Field("static", description="Pool it counts to.", json_schema_extra=planned(Impact.ROUTE))
     weight: Positive = Field(
@@ -29,5 +33,8 @@ class Endpoint(SpecModel):
         None, description="What runs behind it, for its metrics.", json_schema_extra=planned(Impact.NONE)
     )
     api_key: Secret | None = Field(
-        None, description="Key it wants, as a reference.", json_schema_extra=planned(Impact.ROUTE)
+        None,
+        description="Key it wants, as a reference; sent to it, and to nobody else, as `Authorization: Bearer`. Without a value "
+        "it is not routed to.",
+        json_schema_extra=impact(Impact.ROUTE),
     )

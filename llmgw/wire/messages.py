@@ -138,9 +138,13 @@ class RouterLeaves:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The endpoint table to use from now on."""
+    """The endpoint table to use from now on, and the values of the keys that its endpoints name (which no table holds).
+
+    Keys go to workers of this host, over a socket that is this user's alone; to routers, none.
+    """
 
     table: EndpointTable
+    keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     type: Literal["table"] = "table"
 
 
