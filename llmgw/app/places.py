@@ -47,6 +47,8 @@ class GatewayProcesses:
     """What somebody else runs."""
     access_log: str | None = None
     """A file, or `-` for standard output."""
+    collector: str | None = None
+    """Where spans go; empty if the environment says it, None if nowhere."""
 
     def url(self, port: int) -> str:
         """Return the gateway's own URL."""
@@ -183,6 +185,8 @@ def worker_command(processes: GatewayProcesses, port: int) -> list[str]:
         command += ["--tls-cert", str(processes.tls.certificate), "--tls-key", str(processes.tls.key)]
     if processes.access_log is not None:
         command += ["--access-log", processes.access_log]
+    if processes.collector is not None:
+        command += ["--otel-endpoint", processes.collector]
     return command
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import uvloop
 
+from llmgw.app import tracing
 from llmgw.app.logs import configure
 from llmgw.gateway.access_log import AccessLog
 from llmgw.gateway.tls import BadPair, ServerTls
@@ -40,6 +41,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
 async def _run(options: argparse.Namespace) -> None:
     clock = SystemClock()
     access_log = AccessLog(options.access_log, clock) if options.access_log else None
+    spans = tracing.spans_to(options.otel_endpoint)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -53,8 +55,11 @@ async def _run(options: argparse.Namespace) -> None:
             stop=stop,
             tls=ServerTls(options.tls_cert, options.tls_key) if options.tls_cert else None,
             access_log=access_log,
+            spans=spans,
         )
     finally:
+        if spans is not None:
+            spans.close()
         if access_log is not None:
             access_log.close()
 
@@ -68,6 +73,7 @@ def main() -> None:
     parser.add_argument("--drain", type=float, required=True)
     parser.add_argument("--log-level", default="info")
     parser.add_argument("--access-log")
+    parser.add_argument("--otel-endpoint")
     parser.add_argument("--tls-cert", type=Path)
     parser.add_argument("--tls-key", type=Path)
     options = parser.parse_args()

@@ -23,6 +23,7 @@ from llmgw.cli.options import (
     Json,
     Listen,
     LogLevel,
+    OtelEndpoint,
     RouterSecret,
     SecretsDir,
     Server,
@@ -96,6 +97,7 @@ def server(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     access_log: AccessLog = None,
+    otel_endpoint: OtelEndpoint = None,
     router_secret: RouterSecret = None,
     ephemeral: Annotated[bool, typer.Option("--ephemeral", help="End with the parent process.")] = False,
     git: Annotated[
@@ -148,7 +150,19 @@ def server(
     from llmgw.cli.running import processes_of, serve
 
     serve(
-        processes_of("server", listen, state_dir, workers, drain, log_level, endpoint, tls_cert, tls_key, access_log),
+        processes_of(
+            "server",
+            listen,
+            state_dir,
+            workers,
+            drain,
+            log_level,
+            endpoint,
+            tls_cert,
+            tls_key,
+            access_log,
+            otel_endpoint,
+        ),
         cluster=cluster_option or cluster,
         worktree=worktree,
         admin_listen=admin_listen,

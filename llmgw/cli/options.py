@@ -57,6 +57,16 @@ AccessLog = Annotated[
         help="Write a line of JSON for every request; `-` is standard output.",
     ),
 ]
+OtelEndpoint = Annotated[
+    str | None,
+    typer.Option(
+        "--otel-endpoint",
+        envvar="LLMGW_OTEL_ENDPOINT",
+        metavar="URL",
+        help="Send a span of every request to this OTLP/HTTP collector, as in http://127.0.0.1:4318; needs llmgw[otel].",
+        show_default="OTEL_EXPORTER_OTLP_ENDPOINT, if that is set",
+    ),
+]
 StateDir = Annotated[Path | None, typer.Option("--state-dir", envvar="LLMGW_STATE_DIR", help="Directory for state.")]
 SecretsDir = Annotated[
     Path | None,

@@ -12,6 +12,7 @@ from llmgw.cli.options import (
     Drain,
     Listen,
     LogLevel,
+    OtelEndpoint,
     RouterSecret,
     SecretsDir,
     StateDir,
@@ -51,6 +52,7 @@ def router(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     access_log: AccessLog = None,
+    otel_endpoint: OtelEndpoint = None,
     metrics_listen: Annotated[
         str | None,
         typer.Option(
@@ -71,7 +73,7 @@ def router(
     from llmgw.cli.running import address, known_directory, processes_of
 
     gateway = processes_of(
-        "router", listen, state_dir, workers, drain, log_level, endpoint, tls_cert, tls_key, access_log
+        "router", listen, state_dir, workers, drain, log_level, endpoint, tls_cert, tls_key, access_log, otel_endpoint
     )
     controls = tuple(_control(url) for url in control or ())
     if not gateway.endpoints and not controls:

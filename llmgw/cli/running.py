@@ -1,5 +1,7 @@
 """The commands that run until they are told to stop."""
 
+import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +34,7 @@ def processes_of(
     tls_cert: Path | None,
     tls_key: Path | None,
     access_log: str | None,
+    otel_endpoint: str | None,
 ) -> "GatewayProcesses":
     """Return what was said of the gateway's workers. A router has a state directory a port. Raises WrongUsage."""
     from llmgw.app.places import GatewayProcesses, TlsFiles, default_state_dir
@@ -55,7 +58,20 @@ def processes_of(
         tls=TlsFiles(tls_cert.absolute(), tls_key.absolute()) if tls_cert and tls_key else None,
         endpoints=static,
         access_log=_appendable(access_log),
+        collector=_collector(otel_endpoint),
     )
+
+
+def _collector(url: str | None) -> str | None:
+    """Return where spans go. Raises WrongUsage for what is no URL, Failed if what sends them is not installed."""
+    from llmgw.app.tracing import MissingExtra, collector_of, has_extra
+
+    if url is not None and not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", url):
+        raise WrongUsage(f"--otel-endpoint {url} is not understood; write http://HOST:4318 of an OTLP/HTTP collector")
+    try:
+        return collector_of(url, os.environ, installed=has_extra)
+    except MissingExtra as error:
+        raise Failed(str(error)) from error
 
 
 def _appendable(access_log: str | None) -> str | None:

@@ -84,6 +84,8 @@ class Incoming:
     """In lower case."""
     websocket: tuple[bytes, ...] | None = None
     """Header lines of an offer to become a WebSocket, which is the last request on its connection; None for any other."""
+    span: object = None
+    """Its span, where there is tracing."""
 
     @property
     def path(self) -> bytes:

@@ -22,6 +22,7 @@ from llmgw.gateway.keys import UpstreamKeys
 from llmgw.gateway.meter import Meter
 from llmgw.gateway.outcome import Outcome
 from llmgw.gateway.seen import SeenHeads
+from llmgw.gateway.tracing import Tracing
 from llmgw.gateway.upstream import UpstreamPool
 from llmgw.routing.breaker import Breakers
 from llmgw.routing.choose import NONE_BARRED, Refusal, Target, choose, choose_any
@@ -79,6 +80,7 @@ class Plane:
         self.meter = Meter()
         self.lag = 0.0
         """Seconds that the last sweep came late."""
+        self.tracing: Tracing | None = None
         self._finished: Callable[[RequestShape, Incoming, str, Outcome], None] | None = None
         self._watched: dict[Watched, None] = {}
         self._sweep: asyncio.TimerHandle | None = None
@@ -178,8 +180,17 @@ class Plane:
             self._finished(shape, request, endpoint, outcome)
 
     def on_finished(self, callback: Callable[[RequestShape, Incoming, str, Outcome], None]) -> None:
-        """Have this called with every request that is over."""
-        self._finished = callback
+        """Have this, too, called with every request that is over."""
+        before = self._finished
+        if before is None:
+            self._finished = callback
+            return
+
+        def both(shape: RequestShape, request: Incoming, endpoint: str, outcome: Outcome) -> None:
+            before(shape, request, endpoint, outcome)
+            callback(shape, request, endpoint, outcome)
+
+        self._finished = both
 
     def watch(self, one: Watched) -> None:
         """Have this looked at in every sweep."""

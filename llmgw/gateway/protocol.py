@@ -317,6 +317,8 @@ class ClientConnection(asyncio.Protocol):
 
     def _begin(self, request: Incoming, found: Found) -> Fault | None:
         """Begin to answer a request that goes to a model; return what is wrong with it instead."""
+        if self._plane.tracing is not None:
+            self._plane.tracing.begin(request, found.route)
         if self._plane.stopping:
             return SHUTTING_DOWN
         if found.route == "engine" and (request.origin is not None or not self._is_near()):

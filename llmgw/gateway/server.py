@@ -17,6 +17,8 @@ from llmgw.fleet.table import EndpointTable
 from llmgw.gateway.access_log import AccessLog
 from llmgw.gateway.plane import Plane
 from llmgw.gateway.protocol import ClientConnection, Clients
+from llmgw.gateway.tracing import Tracing
+from llmgw.ports.traces import SpanSink
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.wire.messages import EndpointUsage, Sample
 
@@ -135,6 +137,11 @@ class Gateway:
     def record(self, access_log: AccessLog) -> None:
         """Write every request that is over into this log. Once, before start."""
         self._plane.on_finished(access_log.record)
+
+    def trace(self, spans: SpanSink) -> None:
+        """Give every request to a model a span. Once, before start."""
+        tracing = self._plane.tracing = Tracing(spans)
+        self._plane.on_finished(tracing.finished)
 
     def usage(self) -> tuple[EndpointUsage, ...]:
         """Return what is in flight at every endpoint of the table, then at those withdrawn that are still busy."""

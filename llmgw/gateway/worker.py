@@ -23,6 +23,7 @@ from llmgw.base.time import Clock
 from llmgw.gateway.access_log import AccessLog
 from llmgw.gateway.server import Gateway, Listen
 from llmgw.gateway.tls import ServerTls
+from llmgw.ports.traces import SpanSink
 from llmgw.runtime.backoff import Backoff
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.wire.errors import ProtocolError
@@ -52,6 +53,7 @@ async def run_worker(
     stop: asyncio.Event,
     tls: ServerTls | None = None,
     access_log: AccessLog | None = None,
+    spans: SpanSink | None = None,
 ) -> None:
     """Serve on `listen` by the tables that come from the socket `control`, until `stop` is set.
 
@@ -62,6 +64,8 @@ async def run_worker(
     gateway.on_withdrawn_quiet(link.say_usage)
     if access_log is not None:
         gateway.record(access_log)
+    if spans is not None:
+        gateway.trace(spans)
     await gateway.bind(listen, tls.context if tls is not None else None)
     supervisor = Supervisor("worker")
     over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
