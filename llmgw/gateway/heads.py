@@ -18,6 +18,7 @@ FORWARDED = frozenset({b"content-type", b"accept", b"traceparent", b"tracestate"
 NOTED = frozenset(
     {
         REQUEST_ID,
+        b"host",
         b"content-length",
         b"transfer-encoding",
         b"expect",

@@ -22,6 +22,7 @@ from llmgw.gateway.bodies import decoded, read_call
 from llmgw.gateway.errors import Fault
 from llmgw.gateway.exchange import SHUTTING_DOWN, Exchange
 from llmgw.gateway.heads import CONTINUE, Incoming
+from llmgw.gateway.pace import Pace
 from llmgw.gateway.plane import Plane
 from llmgw.gateway.reader import RequestReader
 from llmgw.gateway.routes import Found, route_of
@@ -134,6 +135,7 @@ class ClientConnection(asyncio.Protocol):
         self._head = 0
         self._head_since = 0.0
         """Which request's head is not whole yet, and since when."""
+        self._pace = Pace()
 
     # What the event loop calls
 
@@ -206,7 +208,12 @@ class ClientConnection(asyncio.Protocol):
         if number != self._head:
             self._head, self._head_since = number, now
         silent = now - self._since
-        if (number and now - self._head_since >= SLOW_HEAD) or (self._reader.unfinished and silent >= SLOW_BODY):
+        slow = self._pace.is_too_slow(self._reader.unfinished_body, self._reader.received, now)
+        if (
+            slow
+            or (number and now - self._head_since >= SLOW_HEAD)
+            or (self._reader.unfinished and silent >= SLOW_BODY)
+        ):
             self._serve(TOO_SLOW)
         elif not self._reader.unfinished and silent >= IDLE:
             self._close()

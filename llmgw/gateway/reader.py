@@ -1,8 +1,8 @@
 """`RequestReader`: whole requests out of a client's bytes, however they are cut. Sans-IO: no socket, no loop.
 
 What is refused here is what must not be guessed at: bytes that are not HTTP, two different lengths for one body (the
-parser's strict mode), a head or a body above its limit. After a fault nothing more is read, because where the next
-request would begin is not known.
+parser's strict mode), no host or two (RFC 9112, 3.2), a head or a body above its limit. After a fault nothing more is read,
+because where the next request would begin is not known.
 
 An offer to upgrade is ignored, as RFC 9110 allows: Java's own HTTP client makes it with every request, and servers that
 take it at its word lose the body. The parser stops at such a head, so the request is parsed again without the offer. The one
@@ -29,6 +29,8 @@ PIECES = 1000
 HEAD_TOO_LARGE = Fault(431, "headers_too_large", f"The request's head is above the limit of {HEAD_LIMIT >> 10} KiB.")
 OTHER_VERSION = Fault(505, "http_version", "This gateway speaks HTTP/1.1.")
 CHUNKED_BEFORE_1_1 = Fault(400, "invalid_http", "HTTP/1.0 has no transfer encodings.")
+NO_HOST = Fault(400, "invalid_http", "An HTTP/1.1 request names its host; this one has no Host header.")
+TWO_HOSTS = Fault(400, "invalid_http", "A request names one host; this one has two Host headers.")
 NO_TUNNELS = Fault(405, "method_not_allowed", "This gateway opens no tunnels.")
 
 
@@ -111,6 +113,16 @@ class RequestReader:
     def unfinished_head(self) -> int:
         """The number of the request whose head is not whole yet; 0 if there is none."""
         return self._begun if self._in_head else 0
+
+    @property
+    def unfinished_body(self) -> int:
+        """The number of the request whose body is not whole yet; 0 if there is none."""
+        return self._begun if self._partial and not self._in_head else 0
+
+    @property
+    def received(self) -> int:
+        """Bytes of that body that are there."""
+        return self._body_size
 
     def feed(self, data: bytes) -> None:
         """Take bytes as they came. After a fault they are thrown away."""
@@ -240,8 +252,11 @@ class RequestReader:
             self._forwarded.append(b"%b: %b\r\n" % (lower, value))
         elif noted is None:
             self._websocket.append(b"%b: %b\r\n" % (lower, value))
-        if noted and lower not in self._noted:
-            self._noted[lower] = value
+        if noted:
+            if lower not in self._noted:
+                self._noted[lower] = value
+            elif lower == b"host":  # whoever stands before us may go by the other one
+                raise Refused(TWO_HOSTS)
 
     def on_headers_complete(self) -> None:
         """Check what the head alone can tell."""
@@ -253,6 +268,8 @@ class RequestReader:
             raise Refused(OTHER_VERSION)
         if self._head_size + len(self._url) > HEAD_LIMIT:
             raise Refused(HEAD_TOO_LARGE)
+        if self._http11 and b"host" not in self._noted:
+            raise Refused(NO_HOST)
         if self._parser.should_upgrade():
             return
         length = self._noted.get(b"content-length")

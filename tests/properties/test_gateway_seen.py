@@ -46,7 +46,12 @@ def messages(draw: st.DrawFn, firsts: list[bytes], others: list[bytes]) -> bytes
     return end.join([draw(st.sampled_from(firsts)), *lines]) + end + draw(line_ends) + body
 
 
-REQUEST_LINES = [b"POST /v1/chat/completions HTTP/1.1", b"POST /x HTTP/1.0", b"GET /v1/models HTTP/1.1"]
+REQUEST_LINES = [
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: gw",
+    b"POST /v1/chat/completions HTTP/1.1",
+    b"POST /x HTTP/1.0",
+    b"GET /v1/models HTTP/1.1\r\nHost: gw",
+]
 REQUEST_HEADERS = [
     b"Content-Type: application/json",
     b"X-Request-Id: mine",
@@ -56,6 +61,7 @@ REQUEST_HEADERS = [
     b"Expect: 100-continue",
     b"Origin: http://a",
     b"Content-Encoding: gzip",
+    b"Host: other",
 ]
 RESPONSE_LINES = [b"HTTP/1.1 200 OK", b"HTTP/1.1 103 Early Hints", b"HTTP/1.1 204 No Content", b"HTTP/1.0 500 Oh"]
 RESPONSE_HEADERS = [
@@ -160,16 +166,16 @@ def test_each_request_behind_a_known_head_has_its_own_id_body_and_limit() -> Non
     reader = RequestReader(counted([]), lambda: limit, seen)
     for number in range(3):
         body = b"x" * 10**number
-        reader.feed(b"POST /v1/completions HTTP/1.1\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+        reader.feed(b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
     found = [(one.request_id, len(one.body)) for one in reader.ready if isinstance(one, Incoming)]
     assert found == [(b"id-0", 1), (b"id-1", 10), (b"id-2", 100)]
     limit = 5
-    reader.feed(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 6\r\n\r\n123456")
+    reader.feed(b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nContent-Length: 6\r\n\r\n123456")
     assert isinstance(reader.ready[-1], Fault), "the limit is that of now"
 
 
 def test_a_body_above_the_limit_is_refused_though_an_upgrade_is_offered() -> None:
-    head = b"POST /v1/completions HTTP/1.1\r\nContent-Length: 41\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: gw\r\nContent-Length: 41\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
     (fault,) = read(head, SeenHeads())
     assert isinstance(fault, Fault)
     assert fault.status == 413

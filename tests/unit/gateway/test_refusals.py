@@ -129,14 +129,20 @@ async def test_a_preflight_is_answered_without_credentials() -> None:
         b"NONSENSE\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
-        b"POST /v1/completions HTTP/1.1\r\ncontent-length: -3\r\n\r\n",
-        b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
-        b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked, gzip\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nbad header: x\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nx: a\x00b\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nhost: gw\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nhost: gw\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n0\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nhost: gw\r\ncontent-length: 3\r\ncontent-length: 4\r\n\r\nabcd",
+        b"POST /v1/completions HTTP/1.1\r\nhost: gw\r\ncontent-length: -3\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nhost: gw\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        b"POST /v1/completions HTTP/1.1\r\nhost: gw\r\ntransfer-encoding: chunked, gzip\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: gw\r\nbad header: x\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: gw\r\nx: a\x00b\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"POST /v1/completions HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}",
+        b"GET /v1/realtime?model=m HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: a\r\nHOST: b\r\n\r\n",
+        b"GET http://a/health HTTP/1.0\r\nhost: a\r\nhost: b\r\n\r\n",
     ],
 )
 async def test_what_is_not_http_is_refused_and_the_connection_closed(raw: bytes) -> None:
@@ -195,9 +201,11 @@ async def test_a_tunnel_is_not_opened() -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET /health HTTP/1.1\r\n" + b"".join(b"x-%d: %b\r\n" % (n, b"v" * 1000) for n in range(70)) + b"\r\n",
-        b"GET /health HTTP/1.1\r\nx: " + b"v" * 300_000 + b"\r\n\r\n",
-        b"GET /health HTTP/1.1\r\n" + b"n" * 500_000,
+        b"GET /health HTTP/1.1\r\nhost: gw\r\n"
+        + b"".join(b"x-%d: %b\r\n" % (n, b"v" * 1000) for n in range(70))
+        + b"\r\n",
+        b"GET /health HTTP/1.1\r\nhost: gw\r\nx: " + b"v" * 300_000 + b"\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost: gw\r\n" + b"n" * 500_000,
         b"GET /" + b"u" * 500_000,
     ],
 )
@@ -213,9 +221,26 @@ async def test_a_head_above_its_limit_is_refused(head: bytes) -> None:
 async def test_endless_trailers_are_refused() -> None:
     async with serving() as s:
         client = await s.client()
-        client.send(b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx: ")
+        client.send(
+            b"POST /v1/completions HTTP/1.1\r\nhost: gw\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nx: "
+        )
         client.send(b"t" * 600_000)
         assert (await client.response()).status == 431
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /health HTTP/1.0\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nhost:\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHoSt: x\r\n\r\n",
+    ],
+)
+async def test_only_of_http_1_1_a_host_is_asked_and_it_may_be_empty(head: bytes) -> None:
+    async with serving() as s:
+        client = await s.client()
+        client.send(head)
+        assert (await client.response()).status == 200
 
 
 async def test_a_head_within_its_limit_is_taken() -> None:
@@ -229,7 +254,8 @@ async def test_a_body_above_its_limit_is_refused_before_it_is_sent() -> None:
     async with serving() as s:
         client = await s.client()
         client.send(
-            b"POST /v1/completions HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n" % (MAX_BODY + 1)
+            b"POST /v1/completions HTTP/1.1\r\nhost: gw\r\nexpect: 100-continue\r\ncontent-length: %d\r\n\r\n"
+            % (MAX_BODY + 1)
         )
         response = await client.response()
         assert (response.status, response.code) == (413, "request_too_large")
@@ -239,7 +265,7 @@ async def test_a_body_above_its_limit_is_refused_before_it_is_sent() -> None:
 async def test_a_chunked_body_above_its_limit_is_refused_on_the_way() -> None:
     async with serving() as s:
         client = await s.client()
-        client.send(b"POST /v1/completions HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n")
+        client.send(b"POST /v1/completions HTTP/1.1\r\nhost: gw\r\ntransfer-encoding: chunked\r\n\r\n")
         chunk = b"100000\r\n" + b"x" * (1 << 20) + b"\r\n"
         for _ in range((MAX_BODY >> 20) + 4):
             client.send(chunk)
@@ -260,7 +286,10 @@ async def test_a_client_that_waits_to_be_told_is_told_to_go_on() -> None:
     async with serving() as s:
         client = await s.client()
         body = json.dumps(CHAT).encode()
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nexpect: 100-Continue\r\ncontent-length: %d\r\n\r\n" % len(body)
+        head = (
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: gw\r\nexpect: 100-Continue\r\ncontent-length: %d\r\n\r\n"
+            % len(body)
+        )
         client.send(head)
         assert (await client.response()).status == 100
         client.send(body)
