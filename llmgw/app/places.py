@@ -1,5 +1,6 @@
 """The places a server or a router holds on this host: state directory, sockets, the gateway's port; and their settings."""
 
+import asyncio
 import contextlib
 import fcntl
 import hashlib
@@ -7,18 +8,19 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from stat import S_ISDIR
-from typing import IO
+from typing import IO, Any
 
 from llmgw.adapters.forge_status import ForgeSettings
 from llmgw.adapters.git_remote import Remote
 from llmgw.agent import procfs
 from llmgw.agent.main import CannotStart
 from llmgw.agent.server import LONGEST_SOCKET_PATH
-from llmgw.app.worker import listening_socket
+from llmgw.app.worker import listening_socket, serve
 from llmgw.fleet.static import StaticEndpoint
 from llmgw.gateway.tls import BadPair, ServerTls
 
@@ -188,6 +190,13 @@ def worker_command(processes: GatewayProcesses, port: int) -> list[str]:
     if processes.collector is not None:
         command += ["--otel-endpoint", processes.collector]
     return command
+
+
+def embedded_worker(
+    processes: GatewayProcesses, port: int
+) -> Callable[[asyncio.Event], Coroutine[Any, Any, None]] | None:
+    """Return what serves in this process, where no worker process is wanted; None where one is."""
+    return None if processes.workers else partial(serve, worker_command(processes, port)[3:])
 
 
 def left_workers(state_dir: Path) -> list[int]:

@@ -20,6 +20,7 @@ from llmgw.agent.main import CannotStart
 from llmgw.app.places import (
     RouterSettings,
     check_tls,
+    embedded_worker,
     held_state_dir,
     is_loopback,
     left_workers,
@@ -89,6 +90,7 @@ class _Router:
             clock=self._clock,
             changed=self._stream.say_usage,
             survivors=lambda: left_workers(gateway.state_dir),
+            embedded=embedded_worker(gateway, port),
         )
 
     async def run(self) -> None:

@@ -27,6 +27,7 @@ from llmgw.agent.main import ROOTS_SOCKET, CannotStart, default_socket
 from llmgw.app.places import (
     ServerSettings,
     check_tls,
+    embedded_worker,
     held_state_dir,
     is_loopback,
     left_workers,
@@ -161,6 +162,7 @@ class _Server:
             clock=self._clock,
             changed=self._wake,
             survivors=lambda: left_workers(gateway.state_dir),
+            embedded=embedded_worker(gateway, self._port),
         )
 
     def _admin_api(self) -> AdminApi:

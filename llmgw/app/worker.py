@@ -38,13 +38,12 @@ def listening_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-async def _run(options: argparse.Namespace) -> None:
+async def serve(arguments: list[str], stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, in this process and loop, as a worker with these arguments does in its own."""
+    options = _parsed(arguments)
     clock = SystemClock()
     access_log = AccessLog(options.access_log, clock) if options.access_log else None
     spans = tracing.spans_to(options.otel_endpoint)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop.set)
     try:
         await run_worker(
             listen=listening_socket(options.host, options.port),
@@ -64,8 +63,13 @@ async def _run(options: argparse.Namespace) -> None:
             access_log.close()
 
 
-def main() -> None:
-    """Serve until SIGTERM."""
+async def _run() -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    await serve(sys.argv[1:], stop)
+
+
+def _parsed(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="llmgw.app.worker")
     parser.add_argument("--host", required=True)
     parser.add_argument("--port", type=int, required=True)
@@ -76,11 +80,16 @@ def main() -> None:
     parser.add_argument("--otel-endpoint")
     parser.add_argument("--tls-cert", type=Path)
     parser.add_argument("--tls-key", type=Path)
-    options = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    options = _parsed(sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     configure(f"worker[{os.getpid()}]", options.log_level)
     try:
-        uvloop.run(_run(options))
+        uvloop.run(_run())
     except OSError as error:
         sys.exit(f"cannot serve on {options.host}:{options.port}: {error.strerror or error}")
     except BadPair as error:

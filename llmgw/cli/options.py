@@ -24,7 +24,12 @@ LogLevel = Annotated[str, typer.Option("--log-level", envvar="LLMGW_LOG_LEVEL", 
 Listen = Annotated[str, typer.Option("--listen", envvar="LLMGW_LISTEN", help="Address of the gateway.")]
 Workers = Annotated[
     int,
-    typer.Option("--workers", min=1, envvar="LLMGW_WORKERS", help="Gateway worker processes, which share its port."),
+    typer.Option(
+        "--workers",
+        min=0,
+        envvar="LLMGW_WORKERS",
+        help="Gateway worker processes, which share its port; 0 serves in this process, for tests and tiny installs.",
+    ),
 ]
 Drain = Annotated[
     float,

@@ -14,9 +14,10 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from llmgw.base.time import EARLIEST, Clock, Instant
 from llmgw.control.counting import SILENCE, Word, is_news, joined
@@ -27,7 +28,7 @@ from llmgw.fleet.usage import UsageView
 from llmgw.ports.links import LinkBroken
 from llmgw.runtime.latest import Latest
 from llmgw.runtime.pidfd import ended
-from llmgw.runtime.supervisor import Supervisor
+from llmgw.runtime.supervisor import Owned, Supervisor
 from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import frame
 from llmgw.wire.messages import Sample, Table, WorkerCounts, WorkerHello, WorkerUsage, encode
@@ -81,6 +82,10 @@ class Workers:
     changed: Callable[[], None]
     survivors: Callable[[], list[int]]
     """Returns the workers of earlier control planes that still run."""
+    embedded: Callable[[asyncio.Event], Coroutine[Any, Any, None]] | None = None
+    """Serves in this process and loop until the event is set, beside the `wanted` processes."""
+    _finish: asyncio.Event = field(default_factory=asyncio.Event)
+    _inside: Owned | None = None
     _newest: Latest[_Published | None] = field(default_factory=lambda: Latest(None))
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
     _workers: dict[int, _Worker] = field(default_factory=dict)
@@ -116,8 +121,20 @@ class Workers:
 
     @property
     def pids(self) -> list[int]:
-        """The living workers' process ids."""
+        """The living workers' process ids; this process's own, if one is embedded."""
         return sorted(self._workers)
+
+    @property
+    def processes(self) -> list[int]:
+        """Those that are processes of their own, which can be told things by signals."""
+        return [pid for pid in self.pids if self.embedded is None or pid != os.getpid()]
+
+    def cut(self) -> None:
+        """End all of them at once, whatever streams run."""
+        for pid in self.processes:
+            _signal(pid, signal.SIGKILL)
+        if self._inside is not None:
+            self._inside.cancel()
 
     async def start(self) -> None:
         """Listen for workers and start them. Raises OSError if the socket cannot be made."""
@@ -130,6 +147,8 @@ class Workers:
         self._tasks.loop("hung", self._kill_hung())
         for number in range(self.wanted):
             self._tasks.loop(f"worker {number}", self._keep_one())
+        if self.embedded is not None:
+            self._inside = self._tasks.job("embedded", self._embed(self.embedded))
 
     async def failure(self) -> None:
         """Wait until a task failed; raises then."""
@@ -138,14 +157,16 @@ class Workers:
     async def stop(self, drain: float) -> None:
         """Tell the workers to finish, wait for them, kill what is left after `drain` seconds and a little."""
         self._stopping = True
-        for pid in self.pids:
+        self._finish.set()
+        for pid in self.processes:
             _signal(pid, signal.SIGTERM)
         try:
             async with asyncio.timeout(drain + 3.0):
-                await asyncio.gather(*(ended(pid) for pid in self.pids))
+                await asyncio.gather(*(ended(pid) for pid in self.processes))
+                while self._inside is not None and not self._inside.done:  # noqa: ASYNC110 - a stop is in no hurry
+                    await asyncio.sleep(0.02)
         except TimeoutError:
-            for pid in self.pids:
-                _signal(pid, signal.SIGKILL)
+            self.cut()
         await self._close()
 
     async def abandon(self) -> None:
@@ -175,10 +196,21 @@ class Workers:
         """Return what each living worker said last."""
         return [Word(f"gateway worker {one.pid}", one.usage, one.at) for one in self._workers.values()]
 
-    async def _keep_one(self) -> None:
-        # survivors serve better than a fresh worker that has not heard of every node
+    async def _survivors_serve(self) -> None:
+        """Wait while survivors serve better than a fresh worker, which has not heard of every node."""
         while any(worker.inherited for worker in self._workers.values()) and not self._settled.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
+
+    async def _embed(self, serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+        await self._survivors_serve()
+        self._workers[os.getpid()] = _Worker(os.getpid(), inherited=False, at=self.clock.now())
+        try:
+            await serve(self._finish)
+        finally:
+            del self._workers[os.getpid()]
+
+    async def _keep_one(self) -> None:
+        await self._survivors_serve()
         while True:
             if self._stopping:
                 await asyncio.Event().wait()
@@ -226,7 +258,7 @@ class Workers:
                     )  # it was this process that stood still; what they said is still to be read
                 continue
             for worker in self._workers.values():
-                if self.clock.now() - worker.at > HUNG:
+                if worker.pid in self.processes and self.clock.now() - worker.at > HUNG:
                     self._trouble = f"gateway worker {worker.pid} said nothing for {HUNG:.0f} s and was killed"
                     log.error("gateway worker is hung; killing it", extra={"pid": worker.pid})
                     _signal(worker.pid, signal.SIGKILL)

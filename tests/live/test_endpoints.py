@@ -85,7 +85,7 @@ def test_an_upstream_whose_key_is_missing_is_not_routed_to_until_it_is_there(lab
     lab.commit()
     secrets = lab.root / "secrets"
     secrets.mkdir(mode=0o700)
-    lab.start_server("--secrets-dir", str(secrets))
+    lab.start_server("--secrets-dir", str(secrets), "--workers", "0")
     lab.until(lambda: "set LLMGW_SECRET_HUB, or put a file HUB" in lab.llmgw("status").stdout, "what is missing")
     assert listed(lab) == []
     (secrets / "HUB").touch(mode=0o600)

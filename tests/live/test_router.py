@@ -183,6 +183,27 @@ def test_tls_towards_clients_and_engines_and_a_certificate_that_changes(quiet_la
     assert lab.log("r.log").count("the one before stays") == 1
 
 
+def test_without_worker_processes_the_program_itself_serves_and_lets_a_stream_finish(quiet_lab: Lab) -> None:
+    lab = quiet_lab
+    url, _ = engine(lab, "m", "--chunks", "20", "--chunk-interval", "0.05")
+    router = Router(lab, "--workers", "0", "--endpoint", f"e={url}=m")
+    assert router.ask("m").startswith("m ")
+    assert router.workers() == []
+    stream = Stream(router.port, "m")
+    router.process.terminate()
+    assert stream.last() == "data: [DONE]"
+    assert router.process.wait(10) == 0
+
+    router.start()
+    cut = Stream(router.port, "m")
+    router.process.terminate()
+    lab.until(lambda: lab.log("r.log").count("stopping; running requests") == 2, "the first signal to be heeded")
+    router.process.terminate()
+    assert router.process.wait(10) == 0
+    with pytest.raises(http.client.IncompleteRead):
+        cut.last()
+
+
 def test_what_cannot_be_started_is_said_in_one_line(quiet_lab: Lab) -> None:
     lab = quiet_lab
     certificate, key = write_pair(lab.root)
