@@ -22,6 +22,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, set_span_in_
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from llmgw import __version__
+from llmgw.ports import traces
 from llmgw.ports.traces import Value
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class OtelSpans:
 
     def begin(
         self, name: str, carrier: Mapping[str, str], attributes: Mapping[str, Value]
-    ) -> tuple[object, Mapping[str, str]]:
+    ) -> tuple[traces.Span, Mapping[str, str]]:
         """Begin a span of kind SERVER. One that is not sampled is named onward all the same, as not sampled."""
         parent = self._propagator.extract(carrier, Context())
         span = self._tracer.start_span(name, parent, SpanKind.SERVER, attributes)
@@ -51,7 +52,7 @@ class OtelSpans:
         self._propagator.inject(onward, set_span_in_context(span, Context()))
         return span, onward
 
-    def end(self, span: object, attributes: Mapping[str, Value], error: str) -> None:
+    def end(self, span: traces.Span, attributes: Mapping[str, Value], error: str) -> None:
         """End it."""
         one = cast("Span", span)
         if one.is_recording():

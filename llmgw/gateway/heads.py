@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Literal, NamedTuple
 
+from llmgw.ports.traces import Span
+
 REQUEST_ID = b"x-request-id"
 REQUEST_ID_LIMIT = 128
 """Bytes; a longer id from a client is replaced, as is one that is not ASCII."""
@@ -85,7 +87,7 @@ class Incoming:
     """In lower case."""
     websocket: tuple[bytes, ...] | None = None
     """Header lines of an offer to become a WebSocket, which is the last request on its connection; None for any other."""
-    span: object = None
+    span: Span | None = None
     """Its span, where there is tracing."""
 
     @property
