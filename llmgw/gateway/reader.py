@@ -178,7 +178,9 @@ class RequestReader:
     def _remember(self, whole: Cut) -> None:
         """Keep what the parser made of a request, if another one with this head would be the same."""
         request = self.ready[-1] if self.ready else None
-        if isinstance(request, Incoming) and self._noted.keys().isdisjoint(_VARYING):
+        if not isinstance(request, Incoming) or not self._noted.keys().isdisjoint(_VARYING):
+            return
+        if not any(line.startswith(b"traceparent") for line in request.forwarded):  # another one with each request
             self._seen.keep(whole, replace(request, body=b"", request_id=b""))
 
     def _parse(self, data: bytes) -> None:
