@@ -1,4 +1,4 @@
-"""The gateway's worker processes: started, kept at the newest endpoint table, asked what they have in flight.
+"""The gateway's worker processes: started, kept at the newest endpoint table and keys, asked what they have in flight.
 
 Workers outlive a control plane that was killed or crashed: they go on serving by their last table and look for its socket.
 The next one finds them by that socket's path in their command line, lets them serve until it knows the whole fleet again,
@@ -14,13 +14,15 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmgw.base.time import EARLIEST, Clock, Instant
 from llmgw.control.counting import SILENCE, Word, is_news, joined
 from llmgw.control.counts import Counts
+from llmgw.fleet.access import Access
+from llmgw.fleet.spent import SpentBatch
 from llmgw.fleet.table import EndpointTable
 from llmgw.fleet.usage import UsageView
 from llmgw.ports.links import LinkBroken
@@ -29,7 +31,17 @@ from llmgw.runtime.pidfd import ended
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import frame
-from llmgw.wire.messages import Sample, Table, WorkerCounts, WorkerHello, WorkerUsage, encode
+from llmgw.wire.messages import (
+    AccessTable,
+    Sample,
+    Spending,
+    SpendingKept,
+    Table,
+    WorkerCounts,
+    WorkerHello,
+    WorkerUsage,
+    encode,
+)
 from llmgw.wire.session import Session
 
 log = logging.getLogger(__name__)
@@ -40,6 +52,8 @@ HUNG = 20.0
 """Seconds without a word after which a worker is killed."""
 LOOK = 1.0
 """Seconds between two looks for hung workers."""
+LAST_WORDS = 5.0
+"""Seconds at a stop, after those for streams, in which a worker breaks off what still runs and has its sums confirmed."""
 SECRETS = "LLMGW_SECRET_"
 """How the names of environment variables begin that hold secrets."""
 
@@ -58,7 +72,7 @@ class _Worker:
 
 @dataclass(slots=True)
 class Workers:
-    """All workers of this control plane. Implements `EndpointSink` and `UsageSource`."""
+    """All workers of this control plane. Implements `EndpointSink`, `AccessSink` and `UsageSource`."""
 
     command: Sequence[str]
     """Starts one worker."""
@@ -68,7 +82,10 @@ class Workers:
     changed: Callable[[], None]
     survivors: Callable[[], list[int]]
     """Returns the workers of earlier control planes that still run."""
+    spent: Callable[[SpentBatch], Awaitable[None]]
+    """Returns once a batch is kept. Raises StoreUnavailable or LinkBroken; the worker says it again then."""
     _table: Latest[EndpointTable | None] = field(default_factory=lambda: Latest(None))
+    _access: Latest[Access | None] = field(default_factory=lambda: Latest(None))
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _tasks: Supervisor = field(default_factory=lambda: Supervisor("workers"))
@@ -128,7 +145,7 @@ class Workers:
         for pid in self.pids:
             _signal(pid, signal.SIGTERM)
         try:
-            async with asyncio.timeout(drain + 3.0):
+            async with asyncio.timeout(drain + LAST_WORDS):
                 await asyncio.gather(*(ended(pid) for pid in self.pids))
         except TimeoutError:
             for pid in self.pids:
@@ -152,6 +169,11 @@ class Workers:
             self._table.set(table)
         if settled and not self._settled.is_set():
             self._settled.set()
+
+    def admit(self, access: Access) -> None:
+        """Make this what they go by."""
+        if self._access.value != access:
+            self._access.set(access)
 
     def usage(self) -> UsageView:
         """Return what all living workers together have in flight."""
@@ -237,6 +259,8 @@ class Workers:
                             worker = self._workers.get(message.pid)
                             if worker is None:
                                 raise ProtocolError(f"process {message.pid} is not a worker of this control plane")
+                            if message.keys:
+                                tasks.job("access", self._accesses(writer), lambda _: writer.close())
                             tasks.job("tables", self._tables(worker, writer), lambda _: writer.close())
                         case WorkerCounts(samples):
                             assert worker is not None
@@ -245,6 +269,8 @@ class Workers:
                         case WorkerUsage():
                             assert worker is not None
                             self._take_usage(worker, message)
+                        case Spending(batch):
+                            tasks.job("spending", self._keep(batch, writer), not_kept)
                         case _:
                             raise ProtocolError(f"{message.type!r} is not for a control plane")
         except OSError as error:
@@ -252,6 +278,19 @@ class Workers:
         finally:
             await tasks.stop()
             writer.close()
+
+    async def _accesses(self, writer: asyncio.StreamWriter) -> None:
+        """Say who may ask for what; it is written before the first table, since this task was started before that one's."""
+        while True:
+            version = self._access.version
+            if self._access.value is not None:
+                writer.write(frame(encode(AccessTable(self._access.value))))
+                await writer.drain()
+            await self._access.newer(version)
+
+    async def _keep(self, batch: SpentBatch, writer: asyncio.StreamWriter) -> None:
+        await self.spent(batch)
+        writer.write(frame(encode(SpendingKept(batch.source, batch.sequence))))
 
     async def _tables(self, worker: _Worker, writer: asyncio.StreamWriter) -> None:
         if worker.inherited:
@@ -282,6 +321,11 @@ class Workers:
                 log.info("an earlier control plane's worker finishes", extra={"pid": worker.pid})
                 worker.retiring = True
                 _signal(worker.pid, signal.SIGTERM)
+
+
+def not_kept(error: BaseException) -> None:
+    """Say that a batch was not kept; its worker holds it, and says it again."""
+    log.warning("what requests cost could not be kept yet: %s", error)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

@@ -122,7 +122,9 @@ class Exchange:
         self._request = request
         self._found = found
         self._call = call
-        self._shape = RequestShape(found.route, call.model, call.stream, len(request.body))
+        self._shape = RequestShape(
+            found.route, call.model, call.stream, len(request.body), None if call.model else request.caller.models
+        )
         self._tried: set[ReplicaId] = set()
         self._endpoint: Endpoint | None = None
         self._slot: Slot | None = None
@@ -456,7 +458,12 @@ class Exchange:
         outcome.first = self._first - self._started if self._pieces else None
         outcome.duration = self._plane.time() - self._started
         outcome.pieces = self._pieces
-        if self._head is not None and self._head.status == 200 and not self._head.encoded:
-            tap = self._tap
-            outcome.tokens = (tap.tokens if tap is not None else None) or tokens_in(self._tail)
+        head = self._head
+        if head is not None and head.status == 200:
+            outcome.worked, outcome.length = True, int(head.length or 0)
+            if not head.encoded:
+                tap = self._tap
+                outcome.tokens = (tap.tokens if tap is not None else None) or tokens_in(self._tail)
+        elif head is None and status == 499 and self._sent:
+            outcome.worked = True
         self._plane.finished(self._shape, self._request, self._id, outcome)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Literal, NamedTuple
 
+from llmgw.routing.access import ANYBODY, Caller
+
 REQUEST_ID = b"x-request-id"
 REQUEST_ID_LIMIT = 128
 """Bytes; a longer id from a client is replaced, as is one that is not ASCII."""
@@ -26,6 +28,8 @@ NOTED = frozenset(
         b"content-type",
         b"content-encoding",
         b"upgrade",
+        b"authorization",
+        b"x-api-key",
     }
 )
 """Request headers that the gateway itself reads."""
@@ -84,6 +88,10 @@ class Incoming:
     """In lower case."""
     websocket: tuple[bytes, ...] | None = None
     """Header lines of an offer to become a WebSocket, which is the last request on its connection; None for any other."""
+    credential: bytes = b""
+    """What the client presents, as it came; no engine gets it, and no log."""
+    caller: Caller = ANYBODY
+    """Who asks, once it was let in."""
 
     @property
     def path(self) -> bytes:

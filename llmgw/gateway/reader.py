@@ -266,6 +266,7 @@ class RequestReader:
             noted.get(b"content-type", b""),
             noted[b"content-encoding"].lower() if b"content-encoding" in noted else b"",
             tuple(self._websocket) if self.tunnels else None,
+            noted.get(b"x-api-key") or noted.get(b"authorization", b""),
         )
 
 

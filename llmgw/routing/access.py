@@ -67,7 +67,7 @@ class Keys:
             return None
         found = self._callers.get(key.id)
         if found is None:
-            models = self._models(key.tenant) if key.tenant else frozenset[str]()
+            models = self._models(key.tenant) if key.tenant else None
             found = self._callers[key.id] = Caller(key.tenant, key.id, models, admin=not key.tenant)
         return found
 

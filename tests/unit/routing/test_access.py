@@ -70,7 +70,7 @@ def test_a_tenant_may_ask_for_a_model_by_each_of_its_names_and_for_no_other() ->
         for name in ("k", "n", "gone", "admin")
         if (caller := found.caller(f"sk-llmgw-{name}-secret-{name}", NOW)) is not None
     }
-    assert may == {"k": True, "n": False, "gone": False, "admin": False}
+    assert may == {"k": True, "n": False, "gone": False, "admin": True}
 
 
 def test_an_id_is_repeated_only_if_there_is_such_a_key() -> None:
