@@ -18,12 +18,25 @@ from aiohttp import (
     WSServerHandshakeError,
 )
 
+from llmgw.fleet.access import Access
+from llmgw.fleet.spent import SpentBatch
 from llmgw.fleet.table import EndpointTable
+from llmgw.ports.links import LinkBroken
 from llmgw.runtime.backoff import Backoff
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import LIMIT, frame
-from llmgw.wire.messages import Refused, RouterHello, RouterLeaves, Table, WorkerUsage, encode
+from llmgw.wire.messages import (
+    AccessTable,
+    Refused,
+    RouterHello,
+    RouterLeaves,
+    Spending,
+    SpendingKept,
+    Table,
+    WorkerUsage,
+    encode,
+)
 from llmgw.wire.session import Session
 from llmgw.wire.token import router_token
 
@@ -35,6 +48,8 @@ HEARTBEAT = 5.0
 """Seconds between two pings; a peer that does not answer one for half of that is gone."""
 USAGE_INTERVAL = 0.5
 """Seconds."""
+CONFIRM = 4.0
+"""Seconds in which a control plane is to say that it has kept a batch; a worker says it again after five."""
 FAREWELL = 2.0
 """Seconds that saying goodbye may take."""
 REFUSALS = {
@@ -52,14 +67,17 @@ class ControlStream:
         secret: Callable[[], str | None],
         hello: Callable[[], RouterHello],
         take: Callable[[EndpointTable], None],
+        admit: Callable[[Access], None],
         usage: Callable[[], WorkerUsage],
         backoff: Backoff,
     ) -> None:
-        """`take` gets each table; `usage` returns what the router has in flight now."""
+        """`take` gets each table, `admit` who may ask for what; `usage` returns what the router has in flight now."""
         self._controls = controls
         self._secret = secret
         self._hello = hello
         self._take = take
+        self._admit = admit
+        self._unconfirmed: dict[tuple[str, int], asyncio.Future[None]] = {}
         self._usage = usage
         self._backoff = backoff
         self._link: ClientWebSocketResponse | None = None
@@ -86,6 +104,22 @@ class ControlStream:
     def say_usage(self) -> None:
         """Say what is in flight now rather than later."""
         self._due.set()
+
+    async def pass_on(self, batch: SpentBatch) -> None:
+        """Return once a control plane has kept a batch. Raises LinkBroken if none has, for all that is known."""
+        link, name = self._link, (batch.source, batch.sequence)
+        if link is None:
+            raise LinkBroken("no control plane is connected")
+        confirmed = self._unconfirmed[name] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(CONFIRM):
+                await link.send_bytes(frame(encode(Spending(batch))))
+                await confirmed
+        except (OSError, ClientError, TimeoutError) as error:
+            raise LinkBroken("no control plane has confirmed it") from error
+        finally:
+            if self._unconfirmed.get(name) is confirmed:
+                del self._unconfirmed[name]
 
     async def leave(self) -> None:
         """Say that nothing is in flight here any more, if somebody listens."""
@@ -133,6 +167,12 @@ class ControlStream:
                 match message:
                     case Refused(reason):
                         return reason
+                    case AccessTable(access):
+                        self._admit(access)
+                    case SpendingKept(source, sequence):
+                        confirmed = self._unconfirmed.get((source, sequence))
+                        if confirmed is not None and not confirmed.done():
+                            confirmed.set_result(None)
                     case Table(table):
                         self._take(table)
                         if not heard:

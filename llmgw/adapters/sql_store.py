@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from llmgw.adapters import sql_plans, sql_revisions
+from llmgw.adapters import sql_audit, sql_keys, sql_plans, sql_revisions, sql_usage
 from llmgw.base.ids import Epoch, NodeName, OwnerId, Revision
 from llmgw.base.time import Instant
 from llmgw.catalog.source import SourceTree
@@ -95,6 +95,9 @@ class SqlStore:
         self._recorded = 0
         self.revisions = sql_revisions.SqlRevisions(self._engine, self._run)
         self.plans = sql_plans.SqlPlans(self._engine, self._run)
+        self.keys = sql_keys.SqlKeys(self._engine, self._run)
+        self.usage = sql_usage.SqlUsage(self._engine, self._run)
+        self.audit = sql_audit.SqlAudit(self._engine, self._run, self._soon)
         if self._engine.dialect.name == "sqlite":
             sa.event.listen(self._engine, "connect", _configure_sqlite)
 
@@ -126,7 +129,7 @@ class SqlStore:
 
     def record(self, event: Event) -> None:
         """Keep an event."""
-        self._thread.submit(self._record, event).add_done_callback(_log_failure)
+        self._soon(lambda: self._record(event), "an event")
 
     async def events(self, limit: int, since: Instant | None = None, subject: str = "") -> list[Event]:
         """Return the newest events, newest first. Raises StoreUnavailable."""
@@ -244,6 +247,15 @@ class SqlStore:
 
         return await self._run(read)
 
+    def _soon(self, work: Callable[[], None], what: str) -> None:
+        """Have work done in its turn, and wait for nothing; one that fails is logged as what could not be kept."""
+
+        def ended(done: Future[None]) -> None:
+            if (error := done.exception()) is not None:
+                log.error("%s could not be kept: %s", what, error)
+
+        self._thread.submit(work).add_done_callback(ended)
+
     async def _run(self, work: Callable[[], T]) -> T:
         try:
             async with asyncio.timeout(LIMIT):
@@ -258,6 +270,9 @@ class SqlStore:
             _meta.create_all(connection)
             sql_revisions.meta.create_all(connection)
             sql_plans.meta.create_all(connection)
+            sql_keys.meta.create_all(connection)
+            sql_usage.meta.create_all(connection)
+            sql_audit.meta.create_all(connection)
             version = connection.execute(sa.select(_schema.c.version)).scalar()
             if version is None:
                 connection.execute(sa.insert(_schema).values(version=SCHEMA_VERSION))
@@ -343,12 +358,6 @@ def _configure_sqlite(connection: Any, _: object) -> None:
     cursor.execute("PRAGMA busy_timeout=5000")
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
-
-
-def _log_failure(done: Future[None]) -> None:
-    error = done.exception()
-    if error is not None:
-        log.error("an event could not be kept: %s", error)
 
 
 def _one_line(error: SQLAlchemyError) -> str:

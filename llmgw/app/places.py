@@ -94,6 +94,8 @@ class RouterSettings:
     router_secret: str = ""
     secrets_dir: Path | None = None
     metrics_listen: tuple[str, int] | None = None
+    client_secret: str = ""
+    """Name of the secret that clients show as their key; of use without a control plane alone."""
 
 
 def default_state_dir(program: str = "server") -> Path:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import random
+import secrets
 import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ from llmgw.catalog.compile import Compiler
 from llmgw.catalog.source import SourceTree
 from llmgw.control.acts import Acts
 from llmgw.control.admin import AdminApi
+from llmgw.control.admission import Admission
 from llmgw.control.adoption import Adoption
 from llmgw.control.applying import ApplyApi, adoption_row
 from llmgw.control.book import FleetBook
@@ -51,6 +53,8 @@ from llmgw.control.catalogs import Catalogs, CatalogState, compile_in_thread
 from llmgw.control.commit_status import Statuses
 from llmgw.control.gateways import Gateways
 from llmgw.control.hooks import SourceRoutes
+from llmgw.control.key_api import KeyApi
+from llmgw.control.key_book import KeyBook
 from llmgw.control.leadership import Leadership
 from llmgw.control.operator import OperatorApi
 from llmgw.control.plan_api import PlanApi
@@ -58,8 +62,10 @@ from llmgw.control.reconcile import Reconciler
 from llmgw.control.revisions import Progress, progress
 from llmgw.control.routers import Routers
 from llmgw.control.sessions import SILENCE, Sessions, silence_limit
+from llmgw.control.spending import Spendings, tidy
 from llmgw.control.status import Control, status
 from llmgw.control.workers import Workers
+from llmgw.fleet.spent import SpentBatch
 from llmgw.ports.links import Link
 from llmgw.ports.sinks import StoreUnavailable
 from llmgw.ports.trees import TreeSource
@@ -127,9 +133,12 @@ class _Server:
             kept=settings.state_dir / "routers.json",
             network=network_id(),
             events=self._store,
+            spent=self._keep_spent,
         )
         static = settings.gateway.endpoints
         self._gateways = Gateways(self._workers, self._routers, self._clock, static, self._secrets)
+        self._keys = self._key_book()
+        self._spendings = Spendings(self._store.usage, self._clock, self._keys.used)
         self._acts = Acts(self._store, self._store, self._clock)
         self._reconciler = Reconciler(
             self._catalogs,
@@ -146,6 +155,7 @@ class _Server:
             self._store.revisions, self._catalogs, self._leadership, self._store, self._clock, self._ids, self._wake
         )
         self._reconciler.watched_by(self._adoption)
+        self._adoption.audited_by(self._store.audit.record)
         self._admin = self._admin_api()
         self._statuses: Statuses | None = None
         if settings.forge is not None:
@@ -163,7 +173,22 @@ class _Server:
             changed=self._wake,
             survivors=lambda: left_workers(gateway.state_dir),
             embedded=embedded_worker(gateway, self._port),
+            spent=self._keep_spent,
         )
+
+    def _key_book(self) -> KeyBook:
+        return KeyBook(
+            self._store.keys,
+            self._gateways,
+            lambda: self._catalogs.state.value.catalog,
+            self._clock,
+            self._ids,
+            lambda: secrets.token_urlsafe(32),
+            loopback=is_loopback(self._settings.gateway.listen[0]),
+        )
+
+    async def _keep_spent(self, batch: SpentBatch) -> None:
+        await self._spendings.keep(batch)
 
     def _admin_api(self) -> AdminApi:
         snapshot = self._reconciler.snapshot
@@ -178,6 +203,9 @@ class _Server:
             self._settings.gateway.endpoints,
         )
         plans = PlanApi(self._catalogs, snapshot, self._store, self._store.plans, self._clock, self._ids, __version__)
+        admission = Admission()
+        admission.known_by(self._keys.admin, self._clock)
+        admission.audited_by(self._store.audit.record)
         return AdminApi(
             self._catalogs,
             self._reconciler,
@@ -187,10 +215,12 @@ class _Server:
             compile_in_thread,
             operator,
             plans,
+            admission,
             (
                 *SourceRoutes(self._catalogs.hint, self._catalogs.permit, self._hook_secret, self._clock).routes(),
                 *self._routers.routes(),
                 *ApplyApi(self._adoption, plans, self._reconciler, self._clock).routes(),
+                *KeyApi(self._keys, self._store.usage, self._store.audit, self._clock).routes(),
             ),
         )
 
@@ -203,6 +233,8 @@ class _Server:
         try:
             await self._open_store()
             await self._first_catalog()
+            self._check_auth()
+            self._keys.publish()
             await self._listen()
             await self._remember_nodes()
             await self._leadership.renew()
@@ -212,6 +244,8 @@ class _Server:
             self._tasks.loop("last tree", self._keep_last_tree())
             self._tasks.loop("nodes", self._keep_nodes())
             self._tasks.loop("acts", self._acts.run())
+            self._tasks.loop("keys", self._keys.run())
+            self._tasks.loop("tidy", self._tidy())
             self._tasks.loop("leadership", self._leadership.run())
             self._tasks.loop("reconcile", self._reconciler.run())
             if self._statuses is not None:
@@ -233,6 +267,8 @@ class _Server:
                 await self._workers.abandon()
             else:
                 await self._workers.stop(self._settings.gateway.drain)
+            with contextlib.suppress(StoreUnavailable):
+                await self._keys.note_used()
             await self._sessions.stop()
             await self._store.close()
 
@@ -240,6 +276,7 @@ class _Server:
         try:
             await self._store.open(alone=self._settings.store is None)  # its directory is locked by this process
             await self._acts.load()
+            await self._keys.load()
         except StoreUnavailable as error:
             raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
 
@@ -339,11 +376,6 @@ class _Server:
     def _announce(self) -> None:
         gateway = self._settings.gateway
         catalog = self._catalogs.state.value.catalog
-        if not is_loopback(gateway.listen[0]):
-            log.warning(
-                "anybody who reaches this address may use it: there are no keys yet",
-                extra={"--listen": gateway.listen[0]},
-            )
         log.info(
             "serving",
             extra={
@@ -353,6 +385,23 @@ class _Server:
                 "source": self._source.describe(),
             },
         )
+
+    def _check_auth(self) -> None:
+        """Refuse to give away to every host what only this one is meant to reach. Raises CannotStart."""
+        catalog, (host, port) = self._catalogs.state.value.catalog, self._settings.gateway.listen
+        if catalog is not None and catalog.cluster.router.auth == "off" and not is_loopback(host):
+            raise CannotStart(
+                f"--listen {host}:{port} can be reached from other hosts, and `router.auth` is off: write `auth: keys` below "
+                "`router:` in the cluster's file, a Tenant with `models: ['*']`, and make its key with `llmgw keys create`; "
+                "or listen on 127.0.0.1"
+            )
+
+    async def _tidy(self) -> None:
+        def kept() -> float | None:
+            catalog = self._catalogs.state.value.catalog
+            return catalog.cluster.router.usage_kept if catalog is not None else None
+
+        await tidy(self._store.usage, self._store.audit, self._store.keys, self._clock, kept)
 
     def _notices(self) -> tuple[str, ...]:
         trouble = self._statuses.trouble if self._statuses is not None else ""
@@ -400,6 +449,7 @@ class _Server:
             self._leadership.trouble,
             *self._sessions.alarms,
             *self._reconciler.alarms,
+            *self._keys.alarms,
         )
         control = Control(
             version=__version__,

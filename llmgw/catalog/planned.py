@@ -10,14 +10,9 @@ from llmgw.spec.common import SpecModel, is_planned
 
 
 def planned_fields(objects: list[Read]) -> Iterator[Problem]:
-    """Return a warning for the outermost of each such field; a whole kind of them gets one at its `kind`."""
+    """Return a warning for the outermost of each such field."""
     for each in objects:
         if each.spec is None:
-            continue
-        own = type(each.spec).model_fields.keys() - {"apiVersion", "kind", "name"}
-        if own == _planned(type(each.spec)):
-            message = f"{each.document.kind} objects are checked and kept; nothing acts on them yet"
-            yield each.document.problem(("kind",), "not-acted-on", message, "warning")
             continue
         for path in _set(each.spec, ()):
             name = next(part for part in reversed(path) if isinstance(part, str))

@@ -1,9 +1,14 @@
-"""Asking a running server, by its Unix socket or its TCP address. Standard library only, since a question is one request."""
+"""Asking a running server, by its Unix socket or its TCP address. Standard library only, since a question is one request.
+
+Over TCP it is asked with the administrator's key that `LLMGW_TOKEN` holds: not an option, since every user of a host reads the
+arguments of all programs.
+"""
 
 import http.client
 import json
 import os
 import socket
+import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -39,7 +44,7 @@ def ask(server: str, method: str, path: str, body: dict[str, Any] | None = None)
     data = _object(where, status, answer)
     if isinstance(data.get("error"), dict):
         raise Failed(f"{where} is the gateway; the admin API is on the server's admin socket")
-    if status == http.client.FORBIDDEN and not data.get("socket_only"):
+    if status == http.client.FORBIDDEN and not data.get("denied"):
         raise GuardRefused(str(data.get("error", "a guard refused it")), tuple(data.get("guard", ())))
     if status == http.client.BAD_REQUEST:
         raise WrongUsage(str(data.get("error", "the server does not understand it")))
@@ -52,12 +57,16 @@ def _exchange(where: str, method: str, path: str, payload: bytes | None) -> tupl
     """Return the status and the body of the answer. Raises Failed."""
     connection = _connection(where)
     try:
-        connection.request(method, path, payload, {"content-type": "application/json"})
+        connection.request(method, path, payload, {"content-type": "application/json", **_token(where)})
         answer = connection.getresponse()
         return answer.status, answer.read()
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise NoServer(
             f"no llmgw server answers at {where}; start one with `llmgw server DIR`, or name it with --server"
+        ) from error
+    except ssl.SSLCertVerificationError as error:
+        raise Failed(
+            f"the certificate of {where} is not trusted: {error.verify_message}; name its authority with SSL_CERT_FILE"
         ) from error
     except PermissionError as error:
         raise Failed(f"the server's socket {where} belongs to another user; run this as that user") from error
@@ -100,18 +109,30 @@ def _object(where: str, status: int, answer: bytes) -> dict[str, Any]:
 
 
 def _connection(where: str) -> http.client.HTTPConnection:
-    if where.startswith("http://"):
+    if where.startswith(("http://", "https://")):
         return _tcp(where)
     if "://" in where:
-        raise WrongUsage(f"--server {where} is not known; name a socket's path or http://HOST:PORT")
+        raise WrongUsage(f"--server {where} is not known; name a socket's path, http://HOST:PORT or https://HOST:PORT")
     if "/" not in where and ":" in where:
         raise WrongUsage(f"--server {where} is not known; write http://{where}, or name a socket's path")
     return _UnixConnection(where)
 
 
+def _token(where: str) -> dict[str, str]:
+    """Return the header that shows this user's key; a socket needs none. Raises WrongUsage."""
+    token = os.environ.get("LLMGW_TOKEN", "").strip()
+    if not token or not where.startswith(("http://", "https://")):
+        return {}
+    if not (token.isascii() and token.isprintable()):
+        raise WrongUsage("LLMGW_TOKEN is no key: it has more than printable ASCII in it")
+    return {"authorization": f"Bearer {token}"}
+
+
 def _tcp(where: str) -> http.client.HTTPConnection:
     parts = urlsplit(where)
     try:
+        if parts.scheme == "https":
+            return http.client.HTTPSConnection(parts.hostname or "localhost", parts.port or 443, timeout=PATIENCE)
         return http.client.HTTPConnection(parts.hostname or "localhost", parts.port or 80, timeout=PATIENCE)
     except ValueError as error:
         raise WrongUsage(f"--server {where} is not an address; write http://HOST:PORT") from error

@@ -15,6 +15,8 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from llmgw.cli.changing import COMMANDS as CHANGING
+from llmgw.cli.key_commands import COMMANDS as USAGE
+from llmgw.cli.key_commands import keys
 from llmgw.cli.node_commands import node_check, node_install
 from llmgw.cli.operating import COMMANDS as OPERATING
 from llmgw.cli.options import (
@@ -63,6 +65,7 @@ node = typer.Typer(
     help="The agent on a node: install it, see what it lacks.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(node, name="node")
+app.add_typer(keys, name="keys")
 
 
 Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", envvar="LLMGW_CLUSTER", help="The cluster directory.")]
@@ -81,7 +84,10 @@ def server(
     ] = False,
     listen: Listen = "127.0.0.1:8080",
     admin_listen: Annotated[
-        str | None, typer.Option(envvar="LLMGW_ADMIN_LISTEN", help="TCP address for webhooks, /metrics and /health.")
+        str | None,
+        typer.Option(
+            envvar="LLMGW_ADMIN_LISTEN", help="TCP address for webhooks, routers, /metrics and whoever shows a key."
+        ),
     ] = None,
     admin_socket: Annotated[
         Path | None, typer.Option(envvar="LLMGW_ADMIN_SOCKET", help="Unix socket of the admin API.")
@@ -371,7 +377,7 @@ def doctor(
     examine(directory, listen, state_dir, server, as_json=as_json)
 
 
-for command in (router, *OPERATING, *CHANGING, *REVISIONS):
+for command in (router, *OPERATING, *CHANGING, *REVISIONS, *USAGE):
     app.command()(command)
 node.command("install")(node_install)
 node.command("check")(node_check)

@@ -75,20 +75,21 @@ def forget(
 
 def get(
     what: Annotated[
-        str, typer.Argument(metavar="TABLE", help="nodes, gpus, models, replicas, endpoints, events or snapshot.")
+        str,
+        typer.Argument(metavar="TABLE", help="nodes, gpus, models, replicas, endpoints, events, audit or snapshot."),
     ],
     output: Annotated[str, typer.Option("--output", "-o", help="wide or json.", show_default=False)] = "",
     filters: Annotated[
         list[str] | None, typer.Option("--filter", metavar="COLUMN=VALUE", help="Only such rows. May be repeated.")
     ] = None,
     sort: Annotated[str, typer.Option(metavar="COLUMN", help="Order of rows; -COLUMN for the reverse.")] = "",
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most events.")] = 50,
-    since: Annotated[str, typer.Option(help="Oldest events: 2h, or 2026-12-24T18:00Z.", show_default="any")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Most events, or acts.")] = 50,
+    since: Annotated[str, typer.Option(help="Oldest ones: 2h, or 2026-12-24T18:00Z.", show_default="any")] = "",
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where a snapshot goes.")] = None,
     server: Server = "",
     as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
 ) -> None:
-    """Show a table (nodes, gpus, models, replicas, endpoints or events), or save all that a plan is made from (snapshot)."""
+    """Show a table (nodes, gpus, models, replicas, endpoints, events, audit), or save what a plan is made from (snapshot)."""
     from llmgw.cli.tables import Asked, show_table
 
     if as_json and output not in ("", "json"):

@@ -12,7 +12,7 @@ Server = Annotated[
     typer.Option(
         "--server",
         envvar="LLMGW_SERVER",
-        help="Admin socket of the server (a path), or http://HOST:PORT of a tunnel to it.",
+        help="Admin socket of the server (a path), or http(s)://HOST:PORT of its --admin-listen, with a key in LLMGW_TOKEN.",
         show_default="the socket of a server of this user",
     ),
 ]

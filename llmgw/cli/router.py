@@ -38,6 +38,15 @@ def router(
     ] = None,
     router_secret: RouterSecret = None,
     secrets_dir: SecretsDir = None,
+    client_secret: Annotated[
+        str,
+        typer.Option(
+            envvar="LLMGW_CLIENT_SECRET",
+            metavar="NAME",
+            help="Secret that clients show as their API key. With --control, keys come from the server instead.",
+            show_default=False,
+        ),
+    ] = "",
     name: Annotated[
         str,
         typer.Option(
@@ -80,12 +89,17 @@ def router(
         raise WrongUsage("a router needs --endpoint id=URL=model[,model], or the --control URL of a server to follow")
     if controls and not router_secret:
         raise WrongUsage("--control needs --router-secret NAME, the same secret as the server's --router-secret")
+    if controls and client_secret:
+        raise WrongUsage(
+            "--control and --client-secret exclude each other: clients show the keys of the server's tenants"
+        )
     settings = RouterSettings(
         gateway=gateway,
         name=_name(name, gateway.listen[1]),
         controls=controls,
         router_secret=router_secret or "",
         secrets_dir=known_directory(secrets_dir),
+        client_secret=client_secret,
         metrics_listen=address(metrics_listen, "--metrics-listen") if metrics_listen else None,
     )
     configure("router", gateway.log_level)

@@ -128,6 +128,20 @@ TABLES: dict[str, tuple[str, tuple[Column, ...]]] = {
             _field("TEXT", "text"),
         ),
     ),
+    "audit": (
+        "/v1/audit",
+        (
+            Column("AT", _at),
+            _age("AGO", "age"),
+            _field("WHO", "who"),
+            _field("SAID", "said", wide=True),
+            _field("ACT", "act"),
+            _field("SUBJECT", "subject"),
+            _field("OUTCOME", "outcome"),
+            _field("CAUSE", "cause", wide=True),
+            _field("TEXT", "text"),
+        ),
+    ),
 }
 
 
@@ -150,7 +164,7 @@ def show_table(asked: Asked, server: str) -> None:
     if asked.output not in ("", "wide", "json"):
         raise WrongUsage(f"-o {asked.output} is not known; write -o wide or -o json")
     path, _ = TABLES[asked.what]
-    if asked.what == "events":
+    if asked.what in ("events", "audit"):
         wanted = {"limit": str(asked.limit), "since": asked.since, "subject": _subject(asked)}
         path += "?" + urlencode({key: value for key, value in wanted.items() if value})
     rows = chosen(ask(server, "GET", path)[asked.what], asked)

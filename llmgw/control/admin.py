@@ -1,4 +1,4 @@
-"""The admin API: plain JSON over HTTP on a Unix socket (0600); of it, little on a TCP address (see `admission`).
+"""The admin API: plain JSON over HTTP on a Unix socket (0600), and on a TCP address for who shows a key (see `admission`).
 
 `GET /v1/status` · `POST /v1/plan` (a whole tree in, what it would change out) · `GET /v1/logs` · `GET /metrics` ·
 `GET /health` · what `operator` and `plan_api` have.
@@ -51,6 +51,7 @@ class AdminApi:
         compiler: Compile,
         operator: OperatorApi,
         plans: PlanApi,
+        admission: Admission,
         more: Iterable[web.RouteDef] = (),
     ) -> None:
         self._catalogs = catalogs
@@ -62,7 +63,7 @@ class AdminApi:
         self._operator = operator
         self._more = tuple(more)
         self._plans = plans
-        self._admission = Admission()
+        self._admission = admission
         self._runners: list[web.AppRunner] = []
         self._listening: asyncio.Server | None = None
         self._socket: Path | None = None

@@ -44,6 +44,7 @@ from llmgw.control.revisions import (
 from llmgw.plan.result import Plan
 from llmgw.plan.snapshot import Snapshot, Suspension
 from llmgw.plan.suspended import in_words
+from llmgw.ports.audit import Entry
 from llmgw.ports.revisions import How, Outcome, Record, RevisionKeeper, Standing
 from llmgw.ports.sinks import Event, EventSink, StoreUnavailable
 
@@ -82,7 +83,12 @@ class Adoption:
         self._guarded: tuple[Catalog, Guarded] | None = None
         self._turn = asyncio.Lock()
         self._followed = clock.now()
+        self._audit: Callable[[Entry], None] = lambda _: None
         catalogs.guarded_by(self)
+
+    def audited_by(self, record: Callable[[Entry], None]) -> None:
+        """Have this take a line of the audit trail for every revision that is applied. Once, before start."""
+        self._audit = record
 
     # what is known
 
@@ -445,6 +451,9 @@ class Adoption:
             outcome,
             extra={"revision": record.revision, "note": note},
         )
+        if applied is not None:
+            who, text = f"author/{record.author}" if record.author else "source", f"{record.how}: {record.subject}"
+            self._audit(Entry(now, who, record.by, "revision applied", record.revision, text, "done", record.id))
         self._book.hold_true(self.standing, [ended], None)
 
     def _record(self, kind: str, text: str, cause: str = "") -> None:

@@ -22,6 +22,7 @@ from llmgw.catalog.digest import tree_digest
 from llmgw.catalog.source import SourceTree
 from llmgw.control.adoption import Adoption
 from llmgw.control.catalogs import Catalogs
+from llmgw.control.peers import NOBODY, by_of
 from llmgw.control.plan_api import PlanApi
 from llmgw.control.plan_file import BadPlanFile, load_plan
 from llmgw.control.reconcile import Reconciler
@@ -37,7 +38,6 @@ from llmgw.control.revision_rows import (
 from llmgw.control.revisions import DEFAULT_SUSPENSION, CannotAdopt
 from llmgw.ports.revisions import Record
 
-NOBODY = "an operator"
 MOST = 500
 
 
@@ -81,6 +81,8 @@ class ApplyApi:
             except (ValueError, RecursionError):
                 return _refuse(400, "the request must be a JSON object")
             try:
+                if isinstance(body, dict):
+                    body["by"] = by_of(request, line_from(body, "by"))
                 shown = await handler(body)
             except CannotAdopt as error:
                 refused = [refusal_row(one) for one in error.guard]

@@ -1,4 +1,4 @@
-"""`Gateways`: all gateways of a control plane, as the one sink of tables and source of usage that the reconciler knows.
+"""`Gateways`: all gateways of a control plane, as one sink of tables and keys, and one source of usage.
 
 What is not planned is added here, behind the plan and its check: the static endpoints of the command line, and the keys of
 upstreams. A key is looked up at every round, so that one that was changed is used at once, and kept nowhere else; a table,
@@ -12,6 +12,7 @@ from llmgw.base.time import Clock
 from llmgw.control.counting import joined
 from llmgw.control.routers import Routers
 from llmgw.control.workers import Workers
+from llmgw.fleet.access import Access
 from llmgw.fleet.static import StaticEndpoint, ids_of, with_static
 from llmgw.fleet.table import EMPTY_TABLE, EndpointTable
 from llmgw.fleet.usage import UsageView
@@ -23,7 +24,7 @@ _SENDABLE = re.compile(r"[!-~]{1,8192}")
 
 @dataclass(slots=True)
 class Gateways:
-    """Its own workers, and routers on other hosts. Implements `EndpointSink` and `UsageSource`."""
+    """Its own workers, and routers on other hosts. Implements `EndpointSink`, `AccessSink` and `UsageSource`."""
 
     workers: Workers
     routers: Routers
@@ -47,6 +48,11 @@ class Gateways:
         self._unknown = tuple(unknown)
         self.workers.publish(whole, settled=settled, keys=keys)
         self.routers.publish(whole, settled=settled)
+
+    def admit(self, access: Access) -> None:
+        """Have all of them go by this."""
+        self.workers.admit(access)
+        self.routers.admit(access)
 
     def usage(self) -> UsageView:
         """Return what all of them together have in flight."""

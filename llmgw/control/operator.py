@@ -15,6 +15,7 @@ from llmgw.base.ids import ModelName, NodeName, ReplicaId
 from llmgw.base.time import Clock, Instant
 from llmgw.control.acts import Acts, CannotAct, until_of, wanted_acts, why_not_taken_back
 from llmgw.control.overview import act_row, endpoint_rows, gpu_rows
+from llmgw.control.peers import by_of
 from llmgw.control.requests import line_from
 from llmgw.fleet.static import StaticEndpoint
 from llmgw.plan.explain import Explanation, explain
@@ -56,25 +57,25 @@ class OperatorApi:
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
-        app.router.add_get("/v1/acts", _told(self._get_acts))
-        app.router.add_post("/v1/acts", _told(self._post_acts))
-        app.router.add_delete("/v1/acts", _told(self._delete_acts))
-        app.router.add_post("/v1/forget", _told(self._post_forget))
-        app.router.add_get("/v1/explain", _told(self._get_explain))
-        app.router.add_get("/v1/gpus", _told(self._get_gpus))
-        app.router.add_get("/v1/endpoints", _told(self._get_endpoints))
-        app.router.add_get("/v1/events", _told(self._get_events))
+        app.router.add_get("/v1/acts", told(self._get_acts))
+        app.router.add_post("/v1/acts", told(self._post_acts))
+        app.router.add_delete("/v1/acts", told(self._delete_acts))
+        app.router.add_post("/v1/forget", told(self._post_forget))
+        app.router.add_get("/v1/explain", told(self._get_explain))
+        app.router.add_get("/v1/gpus", told(self._get_gpus))
+        app.router.add_get("/v1/endpoints", told(self._get_endpoints))
+        app.router.add_get("/v1/events", told(self._get_events))
 
     async def _get_acts(self, _: web.Request) -> web.Response:
         now = self._clock.now()
         return web.json_response({"acts": [act_row(act, now) for act in self._acts.current or ()]})
 
     async def _post_acts(self, request: web.Request) -> web.Response:
-        asked = await _object(request, '{"kind": …, "target": …, "reason": …}')
+        asked = await object_from(request, '{"kind": …, "target": …, "reason": …}')
         self._must_lead()
         now = self._clock.now()
         snapshot = self._seen()
-        acts = wanted_acts(snapshot, asked, now)
+        acts = wanted_acts(snapshot, {**asked, "by": by_of(request, line_from(asked, "by"))}, now)
         await self._acts.add(acts)
         self._wake()
         suspended = {"suspended": in_words(snapshot.suspended)} if snapshot.suspended is not None else {}
@@ -90,12 +91,12 @@ class OperatorApi:
         return web.json_response({"acts": [act_row(found, self._clock.now())]})
 
     async def _post_forget(self, request: web.Request) -> web.Response:
-        asked = await _object(request, '{"node": …, "reason": …}')
+        asked = await object_from(request, '{"node": …, "reason": …}')
         name, reason = line_from(asked, "node"), line_from(asked, "reason")
         if not reason:
             raise CannotAct(f"say why, for whoever reads it later: llmgw forget node/{name} --reason TEXT")
         self._must_lead()
-        lost = self._forget(NodeName(name), line_from(asked, "by", "an operator"), reason)
+        lost = self._forget(NodeName(name), by_of(request, line_from(asked, "by")), reason)
         return web.json_response({"node": name, "replicas": list(lost)})
 
     async def _get_explain(self, request: web.Request) -> web.Response:
@@ -116,7 +117,7 @@ class OperatorApi:
         if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MOST_EVENTS):
             raise CannotAct(f"limit is a whole number from 1 to {MOST_EVENTS}")
         now, text = self._clock.now(), request.query.get("since", "")
-        since = _since(text, now) if text else None
+        since = since_of(text, now) if text else None
         events = await self._events.events(int(limit), since, request.query.get("subject", ""))
         return web.json_response({"events": [{**asdict(one), "age": now - one.at} for one in events]})
 
@@ -149,7 +150,8 @@ def explained(one: Explanation, now: float) -> dict[str, Any]:
     }
 
 
-async def _object(request: web.Request, form: str) -> dict[str, object]:
+async def object_from(request: web.Request, form: str) -> dict[str, object]:
+    """Return the object that a request holds. Raises CannotAct."""
     try:
         asked = await request.json()
     except (ValueError, RecursionError):
@@ -159,17 +161,17 @@ async def _object(request: web.Request, form: str) -> dict[str, object]:
     return asked
 
 
-def _since(text: str, now: Instant) -> Instant:
+def since_of(text: str, now: Instant, option: str = "--since") -> Instant:
     """Return the instant that `2h` (ago) or `2026-12-24T18:00Z` names. Raises CannotAct."""
     try:
         if text.endswith("Z"):
             return until_of(text, Instant(0.0))
         return Instant(now - (until_of(text, now) - now))
     except CannotAct:
-        raise CannotAct(f"--since {text!r} is not understood; write 2h, or 2026-12-24T18:00Z") from None
+        raise CannotAct(f"{option} {text!r} is not understood; write 2h, or 2026-12-24T18:00Z") from None
 
 
-def _told(answer: Answer) -> Answer:
+def told(answer: Answer) -> Answer:
     """Return the route with what it raises told in one line."""
 
     async def route(request: web.Request) -> web.Response:

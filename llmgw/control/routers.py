@@ -16,7 +16,7 @@ import hmac
 import ipaddress
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,11 @@ from aiohttp import WSMsgType, web
 
 from llmgw.base.time import EARLIEST, Clock, Instant
 from llmgw.control.counting import SILENCE, Word, is_news
+from llmgw.control.peers import by_of
 from llmgw.control.requests import line_from
+from llmgw.control.workers import not_kept
+from llmgw.fleet.access import Access
+from llmgw.fleet.spent import SpentBatch
 from llmgw.fleet.static import keyless
 from llmgw.fleet.table import Address, EndpointTable, TcpAddress
 from llmgw.ports.sinks import Event, EventSink
@@ -33,7 +37,17 @@ from llmgw.runtime.latest import Latest
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import LIMIT, frame
-from llmgw.wire.messages import Refused, RouterHello, RouterLeaves, Table, WorkerUsage, encode
+from llmgw.wire.messages import (
+    AccessTable,
+    Refused,
+    RouterHello,
+    RouterLeaves,
+    Spending,
+    SpendingKept,
+    Table,
+    WorkerUsage,
+    encode,
+)
 from llmgw.wire.session import Session
 from llmgw.wire.token import router_token
 
@@ -72,6 +86,9 @@ class Routers:
     network: str
     """That of this process; see `RouterHello.network`."""
     events: EventSink
+    spent: Callable[[SpentBatch], Awaitable[None]]
+    """Returns once a batch is kept. Raises StoreUnavailable; the router says it again then."""
+    _access: Latest[Access | None] = field(default_factory=lambda: Latest(None))
     _table: Latest[EndpointTable | None] = field(default_factory=lambda: Latest(None))
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
     _routers: dict[str, _Router] = field(default_factory=dict)
@@ -102,6 +119,11 @@ class Routers:
             self._table.set(table)
         if settled:
             self._settled.set()
+
+    def admit(self, access: Access) -> None:
+        """Make this what they go by."""
+        if self._access.value != access:
+            self._access.set(access)
 
     def words(self) -> list[Word]:
         """Return what each of them said last."""
@@ -157,7 +179,7 @@ class Routers:
         if router.link is not None:
             return _refuse(f"router {name} is connected; stop it, and it is gone", 409)
         self._leave(router)
-        text = f"{line_from(asked, 'by', 'an operator')} says that it is gone: {reason}"
+        text = f"{by_of(request, line_from(asked, 'by'))} says that it is gone: {reason}"
         self.events.record(Event(self.clock.now(), "router_forgotten", f"router/{name}", text, ""))
         return web.json_response({"router": name})
 
@@ -199,10 +221,13 @@ class Routers:
                     match message:
                         case RouterHello():
                             router = self._greeted(message, link)
+                            tasks.job("access", self._accesses(link), _cannot_send)
                             tasks.job("tables", self._tables(router, message, link), _cannot_send)
                         case WorkerUsage():
                             assert router is not None
                             self._take_usage(router, message)
+                        case Spending(batch):
+                            tasks.job("spending", self._keep_spending(batch, link), not_kept)
                         case RouterLeaves():
                             assert router is not None
                             self._leave(router)
@@ -218,7 +243,9 @@ class Routers:
                     self.changed()
 
     def _greeted(self, hello: RouterHello, link: web.WebSocketResponse) -> _Router:
-        """Count a router in. Raises ProtocolError if another one of its name is connected."""
+        """Count a router in. Raises ProtocolError if another one of its name is connected, or if it would ask for no keys."""
+        if not hello.keys:
+            raise ProtocolError(f"the router ({hello.version}) is of a version that knows no keys; upgrade it")
         now = self.clock.now()
         known = self._routers.get(hello.name)
         if known is not None and known.link is not None and known.run != hello.run and now - known.at < SILENCE:
@@ -233,6 +260,17 @@ class Routers:
         log.info("a router is connected", extra={"router": hello.name, "address": hello.listen})
         self.changed()
         return router
+
+    async def _accesses(self, link: web.WebSocketResponse) -> None:
+        while True:
+            version = self._access.version
+            if self._access.value is not None:
+                await link.send_bytes(frame(encode(AccessTable(self._access.value))))
+            await self._access.newer(version)
+
+    async def _keep_spending(self, batch: SpentBatch, link: web.WebSocketResponse) -> None:
+        await self.spent(batch)
+        await link.send_bytes(frame(encode(SpendingKept(batch.source, batch.sequence))))
 
     async def _tables(self, router: _Router, hello: RouterHello, link: web.WebSocketResponse) -> None:
         if hello.serving:

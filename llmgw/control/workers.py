@@ -1,4 +1,4 @@
-"""The gateway's worker processes: started, kept at the newest endpoint table, asked what they have in flight.
+"""The gateway's worker processes: started, kept at the newest endpoint table and keys, asked what they have in flight.
 
 Workers outlive a control plane that was killed or crashed: they go on serving by their last table and look for its socket.
 The next one finds them by that socket's path in their command line, lets them serve until it knows the whole fleet again,
@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from typing import Any
 from llmgw.base.time import EARLIEST, Clock, Instant
 from llmgw.control.counting import SILENCE, Word, is_news, joined
 from llmgw.control.counts import Counts
+from llmgw.fleet.access import Access
+from llmgw.fleet.spent import SpentBatch
 from llmgw.fleet.static import keyless
 from llmgw.fleet.table import EndpointTable
 from llmgw.fleet.usage import UsageView
@@ -31,7 +33,17 @@ from llmgw.runtime.pidfd import ended
 from llmgw.runtime.supervisor import Owned, Supervisor
 from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import frame
-from llmgw.wire.messages import Sample, Table, WorkerCounts, WorkerHello, WorkerUsage, encode
+from llmgw.wire.messages import (
+    AccessTable,
+    Sample,
+    Spending,
+    SpendingKept,
+    Table,
+    WorkerCounts,
+    WorkerHello,
+    WorkerUsage,
+    encode,
+)
 from llmgw.wire.session import Session
 
 log = logging.getLogger(__name__)
@@ -42,6 +54,8 @@ HUNG = 20.0
 """Seconds without a word after which a worker is killed."""
 LOOK = 1.0
 """Seconds between two looks for hung workers."""
+LAST_WORDS = 5.0
+"""Seconds at a stop, after those for streams, in which a worker breaks off what still runs and has its sums confirmed."""
 SECRETS = "LLMGW_SECRET_"
 """How the names of environment variables begin that hold secrets."""
 
@@ -72,7 +86,7 @@ class _Published:
 
 @dataclass(slots=True)
 class Workers:
-    """All workers of this control plane. Implements `EndpointSink` and `UsageSource`."""
+    """All workers of this control plane. Implements `EndpointSink`, `AccessSink` and `UsageSource`."""
 
     command: Sequence[str]
     """Starts one worker."""
@@ -82,11 +96,14 @@ class Workers:
     changed: Callable[[], None]
     survivors: Callable[[], list[int]]
     """Returns the workers of earlier control planes that still run."""
+    spent: Callable[[SpentBatch], Awaitable[None]]
+    """Returns once a batch is kept. Raises StoreUnavailable or LinkBroken; the worker says it again then."""
     embedded: Callable[[asyncio.Event], Coroutine[Any, Any, None]] | None = None
     """Serves in this process and loop until the event is set, beside the `wanted` processes."""
     _finish: asyncio.Event = field(default_factory=asyncio.Event)
     _inside: Owned | None = None
     _newest: Latest[_Published | None] = field(default_factory=lambda: Latest(None))
+    _access: Latest[Access | None] = field(default_factory=lambda: Latest(None))
     _settled: asyncio.Event = field(default_factory=asyncio.Event)
     _workers: dict[int, _Worker] = field(default_factory=dict)
     _tasks: Supervisor = field(default_factory=lambda: Supervisor("workers"))
@@ -161,7 +178,7 @@ class Workers:
         for pid in self.processes:
             _signal(pid, signal.SIGTERM)
         try:
-            async with asyncio.timeout(drain + 3.0):
+            async with asyncio.timeout(drain + LAST_WORDS):
                 await asyncio.gather(*(ended(pid) for pid in self.processes))
                 while self._inside is not None and not self._inside.done:  # noqa: ASYNC110 - a stop is in no hurry
                     await asyncio.sleep(0.02)
@@ -187,6 +204,11 @@ class Workers:
             self._newest.set(newest)
         if settled and not self._settled.is_set():
             self._settled.set()
+
+    def admit(self, access: Access) -> None:
+        """Make this what they go by."""
+        if self._access.value != access:
+            self._access.set(access)
 
     def usage(self) -> UsageView:
         """Return what all living workers together have in flight."""
@@ -282,6 +304,8 @@ class Workers:
                             worker = self._workers.get(message.pid)
                             if worker is None:
                                 raise ProtocolError(f"process {message.pid} is not a worker of this control plane")
+                            if message.keys:
+                                tasks.job("access", self._accesses(writer), lambda _: writer.close())
                             tasks.job("tables", self._tables(worker, writer), lambda _: writer.close())
                         case WorkerCounts(samples):
                             assert worker is not None
@@ -290,6 +314,8 @@ class Workers:
                         case WorkerUsage():
                             assert worker is not None
                             self._take_usage(worker, message)
+                        case Spending(batch):
+                            tasks.job("spending", self._keep(batch, writer), not_kept)
                         case _:
                             raise ProtocolError(f"{message.type!r} is not for a control plane")
         except OSError as error:
@@ -297,6 +323,19 @@ class Workers:
         finally:
             await tasks.stop()
             writer.close()
+
+    async def _accesses(self, writer: asyncio.StreamWriter) -> None:
+        """Say who may ask for what; it is written before the first table, since this task was started before that one's."""
+        while True:
+            version = self._access.version
+            if self._access.value is not None:
+                writer.write(frame(encode(AccessTable(self._access.value))))
+                await writer.drain()
+            await self._access.newer(version)
+
+    async def _keep(self, batch: SpentBatch, writer: asyncio.StreamWriter) -> None:
+        await self.spent(batch)
+        writer.write(frame(encode(SpendingKept(batch.source, batch.sequence))))
 
     async def _tables(self, worker: _Worker, writer: asyncio.StreamWriter) -> None:
         if worker.inherited:
@@ -326,6 +365,11 @@ class Workers:
                 log.info("an earlier control plane's worker finishes", extra={"pid": worker.pid})
                 worker.retiring = True
                 _signal(worker.pid, signal.SIGTERM)
+
+
+def not_kept(error: BaseException) -> None:
+    """Say that a batch was not kept; its worker holds it, and says it again."""
+    log.warning("what requests cost could not be kept yet: %s", error)
 
 
 def _signal(pid: int, number: signal.Signals) -> None:

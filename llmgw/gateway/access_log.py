@@ -61,6 +61,8 @@ class AccessLog:
             "model": shape.model[:200],
             "stream": shape.stream,
             "endpoint": endpoint or None,
+            "tenant": request.caller.tenant or None,
+            "key": request.caller.key or None,
             "status": outcome.status,
             "reason": outcome.reason or None,
             "seconds": round(outcome.duration, 4),

@@ -9,16 +9,16 @@ from urllib.parse import unquote_to_bytes
 
 import orjson
 
+from llmgw.gateway.access import CLOSED
 from llmgw.gateway.errors import Fault, error_body
 from llmgw.gateway.heads import Header, Incoming, own_response
 from llmgw.gateway.plane import Plane
-from llmgw.gateway.routes import POSTS
+from llmgw.gateway.routes import MODELS, POSTS
 from llmgw.routing.choose import NAME_SHOWN
 from llmgw.routing.request import Route
 
 JSON: Header = (b"content-type", b"application/json")
 TEXT: Header = (b"content-type", b"text/plain; charset=utf-8")
-_MODELS = b"/v1/models"
 _ASKED = b"authorization, content-type, x-api-key, x-request-id"
 
 
@@ -33,7 +33,11 @@ class Answer:
 
 def fault_answer(fault: Fault, route: Route | None = None) -> Answer:
     """Return the answer that tells a client of a route of a fault."""
-    headers = (JSON,) if fault.retry_after is None else (JSON, (b"retry-after", b"%d" % fault.retry_after))
+    headers: tuple[Header, ...] = (JSON,)
+    if fault.retry_after is not None:
+        headers = (JSON, (b"retry-after", b"%d" % fault.retry_after))
+    elif fault.status == 401:
+        headers = (JSON, (b"www-authenticate", b"Bearer"))
     return Answer(fault.status, error_body(fault, route), headers)
 
 
@@ -49,7 +53,7 @@ def own_answer(plane: Plane, request: Incoming) -> Answer:
         return _preflight(request)
     if path in POSTS:
         return _wrong_method(b"POST")
-    if path not in {b"/health", b"/ready", _MODELS} and not path.startswith(_MODELS + b"/"):
+    if path not in {b"/health", b"/ready", MODELS} and not path.startswith(MODELS + b"/"):
         shown = path[:NAME_SHOWN].decode("ascii", "backslashreplace")
         return fault_answer(Fault(404, "unknown_url", f"Unknown request URL: {shown}."))
     if request.method not in {b"GET", b"HEAD"}:
@@ -58,7 +62,7 @@ def own_answer(plane: Plane, request: Incoming) -> Answer:
         return Answer(200, b"alive\n", (TEXT,))
     if path == b"/ready":
         return _readiness(plane)
-    return _models(plane) if path == _MODELS else _model(plane, path[len(_MODELS) + 1 :])
+    return _models(plane, request) if path == MODELS else _model(plane, request, path[len(MODELS) + 1 :])
 
 
 def _preflight(request: Incoming) -> Answer:
@@ -78,10 +82,12 @@ def _wrong_method(allowed: bytes) -> Answer:
 
 
 def _readiness(plane: Plane) -> Answer:
-    if plane.ready:
+    if plane.ready and not plane.door.closed:
         return Answer(200, b"ready\n", (TEXT,))
     if plane.stopping:
         return fault_answer(Fault(503, "shutting_down", "This gateway is shutting down."))
+    if plane.ready:
+        return fault_answer(CLOSED)
     return fault_answer(Fault(503, "no_table", "No endpoint table was taken yet.", retry_after=1))
 
 
@@ -91,14 +97,14 @@ def _entry(plane: Plane, name: str) -> dict[str, str | int]:
     return entry if length is None else {**entry, "max_model_len": length}
 
 
-def _models(plane: Plane) -> Answer:
-    entries = [_entry(plane, name) for name in plane.index.servable]
+def _models(plane: Plane, request: Incoming) -> Answer:
+    entries = [_entry(plane, name) for name in plane.index.servable if request.caller.may_ask(name)]
     return Answer(200, orjson.dumps({"object": "list", "data": entries}))
 
 
-def _model(plane: Plane, quoted: bytes) -> Answer:
+def _model(plane: Plane, request: Incoming, quoted: bytes) -> Answer:
     name = unquote_to_bytes(quoted).decode("utf-8", "replace")
     indexed = plane.index.models.get(name)
-    if indexed is None or not indexed.endpoints:
+    if indexed is None or not indexed.endpoints or not request.caller.may_ask(name):
         return fault_answer(Fault(404, "model_not_found", f"The model `{name[:NAME_SHOWN]}` does not exist."))
     return Answer(200, orjson.dumps(_entry(plane, name)))

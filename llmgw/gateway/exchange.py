@@ -123,7 +123,9 @@ class Exchange:
         self._request = request
         self._found = found
         self._call = call
-        self._shape = RequestShape(found.route, call.model, call.stream, len(request.body))
+        self._shape = RequestShape(
+            found.route, call.model, call.stream, len(request.body), None if call.model else request.caller.models
+        )
         self._tried: set[ReplicaId] = set()
         self._endpoint: Endpoint | None = None
         self._slot: Slot | None = None
@@ -457,11 +459,14 @@ class Exchange:
 
     def _finish(self, status: int) -> None:
         """Have what became of it counted and logged."""
-        tokens = None
-        if self._head is not None and self._head.status == 200 and not self._head.encoded:
-            tap = self._tap
-            tokens = (tap.tokens if tap is not None else None) or tokens_in(self._tail)
+        head, tokens, length = self._head, None, 0
+        worked = head is None and status == 499 and bool(self._sent)
+        if head is not None and head.status == 200:
+            worked, length = True, int(head.length or 0)
+            if not head.encoded:
+                tap = self._tap
+                tokens = (tap.tokens if tap is not None else None) or tokens_in(self._tail)
         first = self._first - self._started if self._pieces else None
         duration = self._plane.time() - self._started
-        outcome = Outcome(status, self._reason, first, duration, self._pieces, self._retries, tokens)
+        outcome = Outcome(status, self._reason, first, duration, self._pieces, self._retries, tokens, worked, length)
         self._plane.finished(self._shape, self._request, self._id, outcome)

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Literal, NamedTuple
 
 from llmgw.ports.traces import Span
+from llmgw.routing.access import ANYBODY, Caller
 
 REQUEST_ID = b"x-request-id"
 REQUEST_ID_LIMIT = 128
@@ -29,6 +30,8 @@ NOTED = frozenset(
         b"content-type",
         b"content-encoding",
         b"upgrade",
+        b"authorization",
+        b"x-api-key",
     }
 )
 """Request headers that the gateway itself reads."""
@@ -89,6 +92,10 @@ class Incoming:
     """Header lines of an offer to become a WebSocket, which is the last request on its connection; None for any other."""
     span: Span | None = None
     """Its span, where there is tracing."""
+    credential: bytes = b""
+    """What the client presents, as it came; no engine gets it, and no log."""
+    caller: Caller = ANYBODY
+    """Who asks, once it was let in."""
 
     @property
     def path(self) -> bytes:

@@ -21,3 +21,7 @@ class Outcome:
     retries: int = 0
     tokens: Tokens | None = None
     """As the engine said; None if it did not."""
+    worked: bool = False
+    """Whether an engine has, or may have, done something for it that it did not say the cost of."""
+    length: int = 0
+    """Bytes of the answer, where the engine said it at its beginning."""

@@ -16,11 +16,13 @@ from typing import Protocol
 from llmgw.base.ids import ReplicaId
 from llmgw.base.time import Clock
 from llmgw.fleet.table import EMPTY_TABLE, Endpoint, EndpointTable, GatewaySettings
+from llmgw.gateway.access import Door
 from llmgw.gateway.errors import Fault
 from llmgw.gateway.heads import Incoming
 from llmgw.gateway.keys import UpstreamKeys
 from llmgw.gateway.meter import Meter
 from llmgw.gateway.outcome import Outcome
+from llmgw.gateway.records import Ledger
 from llmgw.gateway.seen import SeenHeads
 from llmgw.gateway.tracing import Tracing
 from llmgw.gateway.upstream import UpstreamPool
@@ -89,6 +91,8 @@ class Plane:
         self._budget = RETRY_BURST
         self.time = spans.now
         self._index = index_table(EMPTY_TABLE)
+        self.door = Door(clock, self._index)
+        self.ledger = Ledger(clock)
         self._withdrawn_quiet: Callable[[], None] = lambda: None
 
     @property
@@ -107,6 +111,7 @@ class Plane:
     def set_table(self, table: EndpointTable) -> None:
         """Go by this table from now on."""
         self._index = index_table(table)
+        self.door.set_index(self._index)
         self._load.keep(self._index.ids)
         self.breakers.keep({endpoint.id: endpoint for endpoint in self._index.endpoints})
         self.pool.keep(self._index.addresses)
@@ -138,7 +143,7 @@ class Plane:
     def _choose(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Target | Refusal:
         barred = self.breakers.barred(self.time()) if self.breakers.any_open else NONE_BARRED
         if not shape.model:
-            return choose_any(self._index, self._load, excluded, barred)
+            return choose_any(shape, self._index, self._load, excluded, barred)
         return choose(shape, self._index, self._load, self._rng, excluded, barred)
 
     def failed(self, endpoint: Endpoint | None) -> None:
@@ -176,6 +181,8 @@ class Plane:
         indexed = self._index.models.get(shape.model)
         # what no model is called must not become a label: clients choose it
         self.meter.count(shape.route, indexed.model.name if indexed is not None else "", outcome)
+        if indexed is not None:
+            self.ledger.add(indexed.model, shape, request.caller, outcome)
         if self._finished is not None:
             self._finished(shape, request, endpoint, outcome)
 

@@ -17,6 +17,7 @@ import struct
 from collections.abc import Iterator
 from typing import cast
 
+from llmgw.gateway.access import NOT_AN_ADMIN, not_for
 from llmgw.gateway.answers import fault_answer, own_answer, render
 from llmgw.gateway.bodies import decoded, read_call
 from llmgw.gateway.errors import Fault
@@ -37,7 +38,6 @@ UNREAD = 300.0
 """Seconds in which a client must take something of what was written."""
 LINGER = 2.0
 """Seconds in which a client may still send what nobody reads, after the last response."""
-NOT_AN_ADMIN = Fault(403, "not_an_admin", "An engine's own paths are open to programs on this host only.")
 NOT_A_WEBSOCKET = Fault(426, "not_a_websocket", "This URL is a WebSocket: ask to upgrade the connection.")
 
 
@@ -309,10 +309,11 @@ class ClientConnection(asyncio.Protocol):
             self._close_lingering()
             return
         found = route_of(request)
+        fault = self._plane.door.admit(request, found, self._address)
         if found is None:
-            answer = own_answer(self._plane, request)
+            answer = own_answer(self._plane, request) if fault is None else fault_answer(fault)
         else:
-            fault = self._begin(request, found)
+            fault = fault or self._begin(request, found)
             if fault is None:
                 return
             self._plane.refused(found.route, request, fault)
@@ -328,7 +329,7 @@ class ClientConnection(asyncio.Protocol):
             self._plane.tracing.begin(request, found.route)
         if self._plane.stopping:
             return SHUTTING_DOWN
-        if found.route == "engine" and (request.origin is not None or not self._is_near()):
+        if found.route == "engine" and self._plane.door.is_shut_to(request, self._is_near):
             return NOT_AN_ADMIN
         if request.content_encoding:
             body = decoded(request.body, request.content_encoding, self._plane.max_body())
@@ -338,6 +339,9 @@ class ClientConnection(asyncio.Protocol):
         call = read_call(found, request.body, request.content_type)
         if isinstance(call, Fault):
             return call
+        hidden = not_for(request, call.model)
+        if hidden is not None:
+            return hidden
         if found.route == "realtime":
             if request.websocket is None:
                 return NOT_A_WEBSOCKET
@@ -348,8 +352,13 @@ class ClientConnection(asyncio.Protocol):
         exchange.start()
         return None
 
+    def _address(self) -> str:
+        """Return where the client is; empty for one that is gone, or that came by a Unix socket."""
+        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return str(peer[0]) if isinstance(peer, tuple) else ""
+
     def _is_near(self) -> bool:
-        """Whether the client is on this host. Until there are keys, that is what makes an administrator."""
+        """Whether the client is on this host."""
         if self._transport is None:
             return False
         own, peer = self._transport.get_extra_info("sockname"), self._transport.get_extra_info("peername")

@@ -171,6 +171,7 @@ class RequestReader:
                 whole.body,
                 known.content_type,
                 known.content_encoding,
+                credential=known.credential,
             )
         )
         return True
@@ -331,6 +332,7 @@ class RequestReader:
             noted.get(b"content-type", b""),
             noted[b"content-encoding"].lower() if b"content-encoding" in noted else b"",
             tuple(self._websocket) if self.tunnels else None,
+            credential=noted.get(b"x-api-key") or noted.get(b"authorization", b""),
         )
 
 

@@ -45,6 +45,8 @@ POSTS: dict[bytes, Found] = {
 }
 """Paths of requests that are posted to a model."""
 REALTIME = b"/v1/realtime"
+MODELS = b"/v1/models"
+"""Where the gateway lists them itself."""
 _STORED = b"/v1/responses/"
 _ENGINES = b"/engines/"
 _METHODS_STORED = frozenset({b"GET", b"POST", b"DELETE"})

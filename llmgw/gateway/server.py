@@ -13,10 +13,12 @@ from contextlib import suppress
 from functools import partial
 
 from llmgw.base.time import Clock
+from llmgw.fleet.access import Access
 from llmgw.fleet.table import EndpointTable
 from llmgw.gateway.access_log import AccessLog
 from llmgw.gateway.plane import Plane
 from llmgw.gateway.protocol import ClientConnection, Clients
+from llmgw.gateway.records import Ledger
 from llmgw.gateway.tracing import Tracing
 from llmgw.ports.traces import SpanSink
 from llmgw.runtime.supervisor import Supervisor
@@ -104,6 +106,20 @@ class Gateway:
         """Go by this table from now on, and by the keys that it names; requests in flight are not touched."""
         self._plane.keys.replace(keys or {})
         self._plane.set_table(table)
+
+    def set_access(self, access: Access) -> None:
+        """Let in who may come by this from now on; before the first, nobody is."""
+        self._plane.door.set_access(access)
+
+    @property
+    def open(self) -> bool:
+        """Whether it knows who is to be let in."""
+        return not self._plane.door.closed
+
+    @property
+    def ledger(self) -> Ledger:
+        """What requests cost that the control plane does not have yet."""
+        return self._plane.ledger
 
     @property
     def table_version(self) -> int:

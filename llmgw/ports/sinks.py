@@ -6,6 +6,7 @@ from typing import Protocol
 
 from llmgw.base.ids import Epoch, NodeName, OwnerId
 from llmgw.base.time import Instant
+from llmgw.fleet.access import Access
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.table import EndpointTable
 from llmgw.fleet.usage import UsageView
@@ -25,6 +26,14 @@ class EndpointSink(Protocol):
 
     def publish(self, table: EndpointTable, *, settled: bool) -> None:
         """Make this the newest table. Never blocks; `settled` tells that it leaves nothing out for want of knowledge."""
+        ...
+
+
+class AccessSink(Protocol):
+    """Takes to gateways who may ask for what."""
+
+    def admit(self, access: Access) -> None:
+        """Make this the newest. Never blocks."""
         ...
 
 

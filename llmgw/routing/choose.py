@@ -51,11 +51,25 @@ class Refusal(NamedTuple):
     """Seconds; None where waiting does not help."""
 
 
+def unknown_model(model: str) -> Refusal:
+    """Return what a client is told of a model that there is not, or that is not for it: it cannot tell which."""
+    name = model if len(model) <= NAME_SHOWN else model[:NAME_SHOWN] + "…"
+    return Refusal(404, "model_not_found", f"The model `{name}` does not exist or you do not have access to it.", None)
+
+
 def choose_any(
-    index: TableIndex, load: Load, excluded: AbstractSet[ReplicaId], barred: Mapping[ReplicaId, float] = NONE_BARRED
+    shape: RequestShape,
+    index: TableIndex,
+    load: Load,
+    excluded: AbstractSet[ReplicaId],
+    barred: Mapping[ReplicaId, float] = NONE_BARRED,
 ) -> Target | Refusal:
-    """Return an endpoint of any model, for a request that names none: the one with the least in flight that was not asked."""
-    untried = [one for one in index.endpoints if one.id not in excluded]
+    """Return an endpoint of any model that the client may ask for, for a request that names none.
+
+    It is the one with the least in flight that was not asked.
+    """
+    within = shape.within
+    untried = [one for one in index.endpoints if one.id not in excluded and (within is None or one.model in within)]
     left = [one for one in untried if one.id not in barred]
     if left and len(excluded) < MOST_ASKED:
         return Target(min(left, key=lambda one: load.in_flight(one.id)))
@@ -81,9 +95,7 @@ def choose(
     """
     indexed = index.models.get(shape.model)
     if indexed is None:
-        name = shape.model if len(shape.model) <= NAME_SHOWN else shape.model[:NAME_SHOWN] + "…"
-        message = f"The model `{name}` does not exist or you do not have access to it."
-        return Refusal(404, "model_not_found", message, None)
+        return unknown_model(shape.model)
     if len(indexed.endpoints) == 1 and not excluded and not barred:
         return Target(indexed.endpoints[0])
     least: list[Endpoint] = []

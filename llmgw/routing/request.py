@@ -32,3 +32,5 @@ class RequestShape(NamedTuple):
     stream: bool
     prompt_bytes: int
     """Size of the body; a cheap upper bound of the prompt."""
+    within: frozenset[str] | None = None
+    """Models that the client may ask for; None for all. It matters where a request names none."""

@@ -91,5 +91,10 @@ class Router(SpecModel):
     auth: Literal["off", "keys"] = Field(
         "off",
         description="Whether clients need a key; `off` only while the gateway listens on loopback.",
-        json_schema_extra=planned(Impact.ROUTE),
+        json_schema_extra=impact(Impact.ROUTE),
+    )
+    usage_kept: Duration = Field(
+        400 * 86400.0,
+        description="How long what requests cost, the audit trail and keys that are over are kept; default 13 months.",
+        json_schema_extra=impact(Impact.LIVE),
     )

@@ -35,7 +35,7 @@ class Tenant(SpecModel):
     kind: Literal["Tenant"] = Field(description="Always `Tenant`.", json_schema_extra=impact(Impact.NONE))
     name: Name = Field(description="Name of the tenant.", json_schema_extra=impact(Impact.NONE))
     models: Annotated[list[Glob], Field(min_length=1)] = Field(
-        description="Models it may ask for, by name or alias, with `*`.", json_schema_extra=planned(Impact.ROUTE)
+        description="Models it may ask for, by name or alias, with `*`.", json_schema_extra=impact(Impact.ROUTE)
     )
     priority: int = Field(0, description="Higher waits less.", json_schema_extra=planned(Impact.ROUTE))
     limits: TenantLimits = Field(

@@ -12,8 +12,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from llmgw.base.ids import NodeName, ReplicaId, ShardId
+from llmgw.fleet.access import Access
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.report import Report
+from llmgw.fleet.spent import SpentBatch
 from llmgw.fleet.table import EndpointTable
 from llmgw.wire.errors import ProtocolError
 
@@ -107,6 +109,8 @@ class WorkerHello:
     version: str
     pid: int
     listen: str
+    keys: bool = False
+    """Whether it asks for keys where it is told to; one of an earlier version does not."""
     type: Literal["worker_hello"] = "worker_hello"
 
 
@@ -126,6 +130,8 @@ class RouterHello:
     """The same for processes that reach each other's loopback; empty if that cannot be told."""
     serving: bool
     """Whether it has a table already, which it should not give up for one of a part of the fleet."""
+    keys: bool = False
+    """As a worker's."""
     type: Literal["router_hello"] = "router_hello"
 
 
@@ -146,6 +152,31 @@ class Table:
     table: EndpointTable
     keys: Mapping[str, str] = field(default_factory=dict, repr=False)
     type: Literal["table"] = "table"
+
+
+@dataclass(frozen=True, slots=True)
+class AccessTable:
+    """Who may ask for what from now on. The first one comes before the first table."""
+
+    access: Access
+    type: Literal["access"] = "access"
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What requests cost; said again, with the same number, until it is confirmed."""
+
+    batch: SpentBatch
+    type: Literal["spending"] = "spending"
+
+
+@dataclass(frozen=True, slots=True)
+class SpendingKept:
+    """Confirms a batch: it is in the store."""
+
+    source: str
+    sequence: int
+    type: Literal["spending_kept"] = "spending_kept"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +218,10 @@ class WorkerCounts:
 
 ToAgent = Hello | Order | LogRequest
 FromAgent = Welcome | Refused | Said | LogReply
-ToWorker = Table
-FromWorker = WorkerHello | WorkerUsage | WorkerCounts
-ToRouter = Table | Refused
-FromRouter = RouterHello | WorkerUsage | RouterLeaves
+ToWorker = Table | AccessTable | SpendingKept
+FromWorker = WorkerHello | WorkerUsage | WorkerCounts | Spending
+ToRouter = Table | AccessTable | SpendingKept | Refused
+FromRouter = RouterHello | WorkerUsage | Spending | RouterLeaves
 Message = ToAgent | FromAgent | ToWorker | FromWorker | RouterHello | RouterLeaves
 
 

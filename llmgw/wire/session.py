@@ -9,6 +9,7 @@ from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import FrameDecoder
 from llmgw.wire.messages import (
     PROTOCOL,
+    AccessTable,
     Hello,
     LogReply,
     LogRequest,
@@ -18,6 +19,8 @@ from llmgw.wire.messages import (
     RouterHello,
     RouterLeaves,
     Said,
+    Spending,
+    SpendingKept,
     Table,
     Welcome,
     WorkerCounts,
@@ -39,10 +42,10 @@ _GREETING: dict[Role, type[Hello | Welcome | WorkerHello | RouterHello] | None] 
 _ACCEPTED: dict[Role, tuple[type, ...]] = {
     "control_of_agent": (Said, LogReply),
     "agent": (Order, LogRequest),
-    "control_of_worker": (WorkerUsage, WorkerCounts),
-    "worker": (Table,),
-    "control_of_router": (WorkerUsage, RouterLeaves),
-    "router": (Table, Refused),
+    "control_of_worker": (WorkerUsage, WorkerCounts, Spending),
+    "worker": (Table, AccessTable, SpendingKept),
+    "control_of_router": (WorkerUsage, Spending, RouterLeaves),
+    "router": (Table, AccessTable, SpendingKept, Refused),
 }
 _PEER: dict[Role, str] = {
     "control_of_agent": "agent",

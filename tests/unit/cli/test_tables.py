@@ -44,6 +44,9 @@ def rows(what: str) -> list[dict[str, Any]]:
             return [
                 {"at": 0.0, "age": 5.0, "kind": "start", "subject": "replica/m-1-0", "cause": "r#1", "text": "2 wanted"}
             ]
+        case "audit":
+            named = {"who": "user/ann", "said": "ann", "act": "drain", "subject": "node/a", "outcome": "done"}
+            return [{"at": 0.0, "age": 5.0, "cause": "", "text": "new memory", **named}]
         case _:
             found: list[dict[str, Any]] = shown(at, None)[what]
             return found

@@ -101,12 +101,12 @@ async def test_what_is_listed_is_answered_over_tcp(desk: Desk, method: str, path
         ("GET", "/nowhere"),
     ],
 )
-async def test_everything_else_is_refused_over_tcp_and_answered_over_the_socket(
+async def test_everything_else_needs_a_key_over_tcp_and_none_over_the_socket(
     desk: Desk, method: str, path: str
 ) -> None:
-    assert await desk.ask(method, path) == 403
+    assert await desk.ask(method, path) == 401
     assert desk.asked == []
-    assert await desk.ask(method, path, unix=True) != 403
+    assert await desk.ask(method, path, unix=True) != 401
 
 
 async def test_what_a_web_page_may_send_anywhere_is_refused(desk: Desk) -> None:

@@ -7,7 +7,7 @@ from llmgw.base.ids import ModelName, ReplicaId
 from llmgw.base.time import Instant
 from llmgw.control.gateways import Gateways
 from llmgw.control.routers import reachable
-from llmgw.control.workers import Workers
+from llmgw.control.workers import Workers, not_kept
 from llmgw.fleet.static import static_endpoints
 from llmgw.fleet.table import Endpoint, EndpointTable, RoutedModel, TcpAddress
 from llmgw.wire.messages import Table, decode, encode
@@ -44,7 +44,7 @@ class _Routers:
 
 
 def gateways(value: str | None, *static: str) -> Gateways:
-    workers = Workers([], 0, Path("/nowhere"), _Clock(), lambda: None, list)
+    workers = Workers([], 0, Path("/nowhere"), _Clock(), lambda: None, list, not_kept)
     return Gateways(workers, _Routers(), _Clock(), static_endpoints(static), _Secrets(value))  # type: ignore[arg-type]
 
 

@@ -17,6 +17,8 @@ from llmgw.base.ids import ModelName, ReplicaId
 from llmgw.base.time import Instant
 from llmgw.control.counting import Word, joined, passed_on
 from llmgw.control.routers import Routers, reachable
+from llmgw.fleet.access import Access
+from llmgw.fleet.spent import SpentBatch
 from llmgw.fleet.table import Address, Endpoint, EndpointTable, RoutedModel, TcpAddress, UnixAddress
 from llmgw.fleet.usage import Active, Idle, Unknown, is_quiet
 from llmgw.ports.sinks import Event
@@ -57,13 +59,23 @@ class Desk:
         self.changes = 0
         self.events: list[Event] = []
         self.routers = Routers(
-            secret=lambda: self.secret, clock=self, changed=self._changed, kept=kept, network=network, events=self
+            secret=lambda: self.secret,
+            clock=self,
+            changed=self._changed,
+            kept=kept,
+            network=network,
+            events=self,
+            spent=self.keep,
         )
+        self.kept_batches: list[SpentBatch] = []
         self.routers.load()
         self.url = ""
 
     def now(self) -> Instant:
         return Instant(self.time)
+
+    async def keep(self, batch: SpentBatch) -> None:
+        self.kept_batches.append(batch)
 
     def record(self, event: Event) -> None:
         self.events.append(event)
@@ -110,6 +122,7 @@ class Router:
     network: str = "there"
     secret: str = SECRET
     tables: list[EndpointTable] = field(default_factory=list)
+    accesses: list[Access] = field(default_factory=list)
     in_flight: dict[str, int] = field(default_factory=dict)
     confirms: bool = True
     retry: float = 0.01
@@ -118,13 +131,21 @@ class Router:
     def __post_init__(self) -> None:
         backoff = Backoff(self.retry, 2 * self.retry, random.Random(1))
         self.stream = ControlStream(
-            self.controls, lambda: self.secret, self.hello, self.tables.append, self.usage, backoff
+            self.controls,
+            lambda: self.secret,
+            self.hello,
+            self.tables.append,
+            self.accesses.append,
+            self.usage,
+            backoff,
         )
         self.tasks = Supervisor("test")
         self.tasks.loop("stream", self.stream.run())
 
     def hello(self) -> RouterHello:
-        return RouterHello(PROTOCOL, "1", self.name, self.run, "http://edge/v1", self.network, bool(self.tables))
+        return RouterHello(
+            PROTOCOL, "1", self.name, self.run, "http://edge/v1", self.network, bool(self.tables), keys=True
+        )
 
     def usage(self) -> WorkerUsage:
         version = self.tables[-1].version if self.tables and self.confirms else 0

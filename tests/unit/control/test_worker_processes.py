@@ -6,11 +6,16 @@ import pytest
 
 from llmgw.base.time import Instant
 from llmgw.control.workers import Workers
+from llmgw.fleet.spent import SpentBatch
 
 
 class _Clock:
     def now(self) -> Instant:
         return Instant(0.0)
+
+
+async def _nowhere(batch: SpentBatch) -> None:
+    pass
 
 
 def test_a_worker_gets_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +29,7 @@ def test_a_worker_gets_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         clock=_Clock(),
         changed=lambda: None,
         survivors=list,
+        spent=_nowhere,
     )
     assert workers._spawn().wait(10) == 0
     assert "LLMGW_KEPT=kept" in said.read_text()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmgw.base.ids import ModelName, ReplicaId
+from llmgw.fleet.access import OPEN
 from llmgw.fleet.table import Address, Endpoint, EndpointTable, GatewaySettings, RoutedModel, TcpAddress, UnixAddress
 from llmgw.gateway.server import Gateway
 from llmgw.runtime.clock import SystemClock
@@ -182,6 +183,7 @@ async def gateway_before(*engines: FakeEngine, routed: EndpointTable | None = No
     """Run a gateway; afterwards nothing may be left: no slot, no client, no task."""
     before = asyncio.all_tasks()
     gateway = Gateway(SystemClock(), random.Random(7))
+    gateway.set_access(OPEN)
     await gateway.start(("127.0.0.1", 0))
     listed = [endpoint(number, address_of(engine)) for number, engine in enumerate(engines)]
     gateway.set_table(routed if routed is not None else table(*listed))

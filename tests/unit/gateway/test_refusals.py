@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from llmgw.fleet.access import OPEN
 from llmgw.fleet.table import EMPTY_TABLE
 from llmgw.gateway.server import Gateway
 from llmgw.runtime.clock import SystemClock
@@ -94,6 +95,7 @@ async def test_health_and_readiness() -> None:
 
 async def test_a_gateway_without_a_table_is_alive_but_not_ready() -> None:
     gateway = Gateway(SystemClock(), random.Random(1))
+    gateway.set_access(OPEN)
     await gateway.start(("127.0.0.1", 0))
     client = await Serving(gateway, ()).client()
     client.get("/health")

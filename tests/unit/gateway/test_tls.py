@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from llmgw.fleet.access import OPEN
 from llmgw.fleet.table import Address, TcpAddress
 from llmgw.gateway.server import Gateway
 from llmgw.gateway.tls import BadPair, ServerTls
@@ -42,6 +43,7 @@ def der(certificate: Path) -> bytes:
 @contextlib.asynccontextmanager
 async def gateway_of(tls: ServerTls, engine: FakeEngine) -> AsyncIterator[Serving]:
     gateway = Gateway(SystemClock(), random.Random(7))
+    gateway.set_access(OPEN)
     await gateway.start(("127.0.0.1", 0), tls.context)
     gateway.set_table(table(endpoint(0, address_of(engine))))
     try:

@@ -6,11 +6,25 @@ from pathlib import Path
 
 import pytest
 
+from llmgw.fleet.access import OPEN, Access
+from llmgw.fleet.spent import SpentBatch
 from llmgw.fleet.table import EndpointTable
 from llmgw.gateway.worker import run_worker
 from llmgw.runtime.clock import SystemClock
 from llmgw.wire.frames import frame
-from llmgw.wire.messages import PROTOCOL, Hello, NodeName, Table, WorkerCounts, WorkerHello, WorkerUsage, encode
+from llmgw.wire.messages import (
+    PROTOCOL,
+    AccessTable,
+    Hello,
+    NodeName,
+    Spending,
+    SpendingKept,
+    Table,
+    WorkerCounts,
+    WorkerHello,
+    WorkerUsage,
+    encode,
+)
 from llmgw.wire.session import Session
 from tests.fakes.engine import running_engine
 from tests.unit.gateway.support import PATIENCE, STREAM, Client, address_of, endpoint, table, until
@@ -24,6 +38,9 @@ class ControlPlane:
         self.hellos: list[WorkerHello] = []
         self.usages: list[WorkerUsage] = []
         self.counts: list[WorkerCounts] = []
+        self.access: Access | None = OPEN
+        self.confirms = True
+        self.batches: list[SpentBatch] = []
         self.connected = 0
         self._writer: asyncio.StreamWriter | None = None
         self._server: asyncio.Server | None = None
@@ -50,6 +67,8 @@ class ControlPlane:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connected += 1
         self._writer = writer
+        if self.access is not None:
+            self.send(frame(encode(AccessTable(self.access))))
         session = Session("control_of_worker")
         try:
             while data := await reader.read(1 << 16):
@@ -61,6 +80,10 @@ class ControlPlane:
                             self.counts.append(message)
                         case WorkerUsage():
                             self.usages.append(message)
+                        case Spending(batch):
+                            self.batches.append(batch)
+                            if self.confirms:
+                                self.send(frame(encode(SpendingKept(batch.source, batch.sequence))))
         finally:
             self.connected -= 1
             writer.close()
