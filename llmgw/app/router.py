@@ -139,6 +139,7 @@ class _Router:
             self._url,
             self._network,
             self._workers.serving,
+            keys=True,
         )
 
     def _take(self, table: EndpointTable) -> None:

@@ -37,6 +37,6 @@ def user_of(request: web.Request) -> str:
 def by_of(request: web.Request, said: str) -> str:
     """Return who asks, in one text: what it calls itself, and as what it is known, unless that is the same."""
     who: str = request.get(WHO, "")
-    if not who or who == f"user/{said}":
+    if not who or who == f"user/{said.partition('@')[0]}":  # `llmgw apply` names its host, too
         return said or NOBODY
     return f"{said} ({who})" if said else who.removeprefix("user/")

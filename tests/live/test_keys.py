@@ -241,14 +241,17 @@ def test_administrators_over_tcp_and_routers_elsewhere(keyed: Keyed) -> None:
     assert {("suspend", ci, True), ("resume", ci, True), ("keys create", user, True)} <= acts()
     lab.until(lambda: ("revision applied", "author/lab", True) in acts(), "the revision in the trail")
 
-    # a router follows keys, and hands over what its requests cost
+    # a router follows keys
     router = Router(lab, "--control", tcp, "--router-secret", "EDGE")
+    lab.until(lambda: [one["current"] for one in lab.status()["control"]["routers"]] == [True], "the router")
     client = keyed.create("b")
     keyed.everywhere(200, client, port=router.port)
     keyed.run("keys", "revoke", client.split("-")[2])
     keyed.everywhere(401, client, port=router.port)
     before = keyed.create("b")
     keyed.everywhere(200, before, port=router.port)
+    told_of = json.loads(keyed.run("usage", "--by", "key", "--json"))["usage"]
+    assert client.split("-")[2] in [one["key"] for one in told_of]  # and hands over what its requests cost
     keyed.server.kill()
     keyed.server.wait()
     assert keyed.status_of(before, port=router.port) == 200  # by the last keys it heard of

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import logging
+import os
+import pwd
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,11 +12,15 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from llmgw.base.time import Instant
 from llmgw.control import admission
 from llmgw.control.admission import Admission
+from llmgw.ports.audit import Entry
+from llmgw.routing.access import FAILURES
 
 LARGEST = 1000
 JSON = {"content-type": "application/json"}
+KEYS = {"sk-r": ("r1", "read"), "sk-a": ("a1", "apply"), "sk-x": ("x1", "admin")}
 
 
 class Desk:
@@ -24,7 +30,14 @@ class Desk:
         self.socket = str(socket)
         self.asked: list[str] = []
         self.admission = Admission()
+        self.time = 1000.0
+        self.trail: list[Entry] = []
+        self.admission.known_by(KEYS.get, self)
+        self.admission.audited_by(self.trail.append)
         self.runners: list[web.AppRunner] = []
+
+    def now(self) -> Instant:
+        return Instant(self.time)
 
     async def answer(self, request: web.Request) -> web.Response:
         self.asked.append(f"{request.method} {request.path}")
@@ -174,3 +187,49 @@ async def test_requests_that_are_cut_off_make_one_line_and_no_traceback(
         "on the admin API requests were cut off by who sent them"
     ]
     assert all(record.exc_info is None for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "statuses"),
+    [
+        ("GET", "/v1/status", {"sk-r": 200, "sk-a": 200, "sk-x": 200, "sk-no": 401}),
+        ("POST", "/v1/apply", {"sk-r": 403, "sk-a": 200, "sk-x": 200, "sk-no": 401}),
+        ("DELETE", "/v1/acts", {"sk-r": 403, "sk-a": 200, "sk-x": 200}),
+        ("GET", "/nowhere", {"sk-r": 403, "sk-x": 404}),
+    ],
+)
+async def test_over_tcp_a_key_opens_what_its_scope_includes(
+    desk: Desk, method: str, path: str, statuses: dict[str, int]
+) -> None:
+    for key, status in statuses.items():
+        assert await desk.ask(method, path, Authorization=f"Bearer {key}") == status
+    assert await desk.ask(method, path, Authorization="Basic sk-x") == 401
+
+
+async def test_every_act_is_in_the_trail_with_who_the_server_knows_it_was(desk: Desk) -> None:
+    body = b'{"by": "ann", "revision": "r1"}'
+    assert await desk.ask("POST", "/v1/apply", body, Authorization="Bearer sk-a") == 200
+    assert await desk.ask("POST", "/v1/rollback", body, unix=True) == 200
+    assert await desk.ask("DELETE", "/v1/acts?target=node/a", unix=True) == 200
+    assert await desk.ask("POST", "/v1/apply", b"x" * (LARGEST + 1), unix=True) == 413
+    await desk.ask("POST", "/v1/apply", body)  # not let in
+    await desk.ask("GET", "/v1/status", unix=True)
+    await desk.ask("POST", "/hooks/github", body)
+    me = f"user/{pwd.getpwuid(os.getuid()).pw_name}"
+    assert [(one.who, one.said, one.act, one.subject, one.outcome[:7]) for one in desk.trail] == [
+        ("key/a1", "ann", "apply", "r1", "done"),
+        (me, "ann", "rollback", "r1", "done"),
+        (me, "", "uncordon", "node/a", "done"),
+        (me, "", "apply", "", "refused"),
+    ]
+
+
+async def test_who_guesses_is_told_to_wait_and_logged_without_what_it_guessed(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    told = [await desk.ask("GET", "/v1/status", Authorization="Bearer gu3ss") for _ in range(FAILURES + 1)]
+    assert told == [401] * FAILURES + [429]
+    assert await desk.ask("GET", "/v1/status", Authorization="Bearer sk-r") == 200
+    assert len(caplog.records) == 2
+    assert "gu3ss" not in caplog.text

@@ -12,16 +12,18 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from llmgw.adapters import control_stream
 from llmgw.adapters.control_stream import ControlStream
 from llmgw.base.ids import ModelName, ReplicaId
 from llmgw.base.time import Instant
 from llmgw.control.counting import Word, joined, passed_on
 from llmgw.control.routers import Routers, reachable
-from llmgw.fleet.access import Access
-from llmgw.fleet.spent import SpentBatch
+from llmgw.fleet.access import Access, KnownKey, TenantRight
+from llmgw.fleet.spent import Spent, SpentBatch
 from llmgw.fleet.table import Address, Endpoint, EndpointTable, RoutedModel, TcpAddress, UnixAddress
 from llmgw.fleet.usage import Active, Idle, Unknown, is_quiet
-from llmgw.ports.sinks import Event
+from llmgw.ports.links import LinkBroken
+from llmgw.ports.sinks import Event, StoreUnavailable
 from llmgw.runtime.backoff import Backoff
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.wire.messages import PROTOCOL, EndpointUsage, RouterHello, WorkerUsage
@@ -68,6 +70,7 @@ class Desk:
             spent=self.keep,
         )
         self.kept_batches: list[SpentBatch] = []
+        self.full = False
         self.routers.load()
         self.url = ""
 
@@ -75,6 +78,8 @@ class Desk:
         return Instant(self.time)
 
     async def keep(self, batch: SpentBatch) -> None:
+        if self.full:
+            raise StoreUnavailable("the disk is full")
         self.kept_batches.append(batch)
 
     def record(self, event: Event) -> None:
@@ -125,6 +130,7 @@ class Router:
     accesses: list[Access] = field(default_factory=list)
     in_flight: dict[str, int] = field(default_factory=dict)
     confirms: bool = True
+    keys: bool = True
     retry: float = 0.01
     """Seconds before it calls again, at first."""
 
@@ -144,7 +150,7 @@ class Router:
 
     def hello(self) -> RouterHello:
         return RouterHello(
-            PROTOCOL, "1", self.name, self.run, "http://edge/v1", self.network, bool(self.tables), keys=True
+            PROTOCOL, "1", self.name, self.run, "http://edge/v1", self.network, bool(self.tables), self.keys
         )
 
     def usage(self) -> WorkerUsage:
@@ -155,6 +161,11 @@ class Router:
     async def end(self) -> None:
         """Go away without a word."""
         await self.tasks.stop()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_stream, "CONFIRM", 0.3)
 
 
 @pytest.fixture
@@ -388,3 +399,32 @@ def test_what_a_router_passes_on_is_what_its_workers_said() -> None:
     late = joined([Word("a", said, now), Word("b", None, now)], 3, now)
     assert passed_on(late, 3, 9, now) == WorkerUsage(0, (EndpointUsage(M, 2, None),), 9)
     assert passed_on(joined([], 3, now), 3, 9, now) == WorkerUsage(0, (), 9)
+
+
+async def test_a_router_gets_keys_before_tables_and_hands_over_what_requests_cost(desk: Desk) -> None:
+    keys = Access(1, True, (KnownKey("k", "0" * 64, "t"),), (TenantRight("t", ("*",)),))
+    desk.routers.admit(keys)
+    desk.routers.publish(table(1, FAR), settled=True)
+    async with connected(desk) as router:
+        assert router.accesses == [keys]
+        desk.routers.admit(keys)  # nothing new
+        newer = replace(keys, version=2, keys=())
+        desk.routers.admit(newer)
+        await until(lambda: router.accesses == [keys, newer])
+        batch = SpentBatch("w", 1, (Spent("t", "k", "m", 9, 1),))
+        await router.stream.pass_on(batch)
+        assert desk.kept_batches == [batch]
+        desk.full = True
+        with pytest.raises(LinkBroken):
+            await router.stream.pass_on(replace(batch, sequence=2))
+    with pytest.raises(LinkBroken):
+        await router.stream.pass_on(batch)
+
+
+async def test_a_router_that_knows_no_keys_gets_no_table(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    desk.routers.publish(table(1, FAR), settled=True)
+    router = Router((desk.url,), keys=False)
+    await until(lambda: any("knows no keys; upgrade it" in str(getattr(one, "why", "")) for one in caplog.records))
+    await router.end()
+    assert router.tables == []
+    assert desk.routers.rows() == []

@@ -278,3 +278,64 @@ async def test_a_port_that_is_taken_is_an_error_at_the_start(control: ControlPla
         )
     server.close()
     await server.wait_closed()
+
+
+async def test_what_requests_cost_is_said_until_it_is_confirmed_and_counted_once(tmp_path: Path) -> None:
+    first = ControlPlane(tmp_path / "control.sock")
+    first.confirms = False
+    await first.start()
+    async with running_engine() as engine:
+        worker = Worker(first.path)
+        await until(lambda: first.usages)
+        first.send_table(table(endpoint(0, address_of(engine)), version=7))
+        await until(lambda: first.usages[-1].table_version == 7)
+        client = await first.client()
+        client.post(STREAM)
+        assert (await client.response()).whole
+        await until(lambda: first.batches)
+        await first.stop()
+        client.post(STREAM)
+        assert (await client.response()).whole
+        await client.close()
+        second = ControlPlane(tmp_path / "control.sock")
+        await second.start()
+        await until(lambda: len(second.batches) == 2)
+        await worker.end()
+        await second.stop()
+    assert second.batches[0] == first.batches[0]
+    assert [(one.sequence, [row.requests for row in one.rows]) for one in second.batches] == [(1, [1]), (2, [1])]
+
+
+async def test_a_worker_ends_only_when_what_requests_cost_is_kept(control: ControlPlane) -> None:
+    async with running_engine() as engine:
+        worker = Worker(control.path)
+        await until(lambda: control.usages)
+        control.send_table(table(endpoint(0, address_of(engine)), version=1))
+        await until(lambda: control.usages[-1].table_version == 1)
+        client = await control.client()
+        client.post(STREAM)
+        assert (await client.response()).whole
+        await client.close()
+        control.confirms = False
+        worker.stop.set()
+        await until(lambda: control.batches)
+        assert not worker.task.done()
+        batch = control.batches[0]
+        control.send(frame(encode(SpendingKept("another", batch.sequence))))
+        control.send(frame(encode(SpendingKept(batch.source, batch.sequence))))
+        await worker.end()
+    assert sum(row.requests for one in control.batches for row in one.rows) == 1
+
+
+async def test_a_worker_without_keys_serves_nobody(control: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmgw.gateway.worker.FIRST_TABLE", 0.0)
+    control.access = None
+    worker = Worker(control.path)
+    await until(lambda: control.usages)
+    control.send_table(table(version=1))
+    await until(lambda: control.usages[-1].table_version == 1)
+    client = await control.client()
+    client.post(STREAM)
+    assert (await client.response()).code == "no_keys"
+    await client.close()
+    await worker.end()

@@ -6,13 +6,17 @@ import traceback
 import pytest
 
 from llmgw.base.ids import NodeName, ReplicaId
+from llmgw.base.time import Instant
+from llmgw.fleet.access import Access, KnownKey, TenantRight
 from llmgw.fleet.order import ShardOrder
 from llmgw.fleet.report import Ended, Phase, Reason, ShardReport
+from llmgw.fleet.spent import Spent, SpentBatch
 from llmgw.fleet.table import Endpoint, EndpointTable, RoutedModel, TcpAddress, UnixAddress
 from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import frame
 from llmgw.wire.messages import (
     PROTOCOL,
+    AccessTable,
     EndpointUsage,
     Hello,
     LogReply,
@@ -23,6 +27,8 @@ from llmgw.wire.messages import (
     RouterHello,
     RouterLeaves,
     Said,
+    Spending,
+    SpendingKept,
     Table,
     Welcome,
     WorkerHello,
@@ -58,6 +64,16 @@ MESSAGES: list[Message] = [
     WorkerUsage(3, (EndpointUsage(ReplicaId("m-1-0"), 2, None), EndpointUsage(ReplicaId("m-1-1"), 0, 1.5)), 9),
     ROUTER,
     RouterLeaves(),
+    AccessTable(
+        Access(
+            3,
+            True,
+            (KnownKey("ab", "0" * 64, "t", Instant(7.5)), KnownKey("cd", "1" * 64, "")),
+            (TenantRight("t", ("*",)),),
+        )
+    ),
+    Spending(SpentBatch("w", 3, (Spent("t", "ab", "m", 9, 1, 0, 2, 3, 0, 5),))),
+    SpendingKept("w", 3),
 ]
 
 
@@ -116,10 +132,10 @@ GREETINGS: dict[Role, Message] = {
 ACCEPTED: dict[Role, set[str]] = {
     "control_of_agent": {"report", "log_reply"},
     "agent": {"order", "log_request"},
-    "control_of_worker": {"worker_usage"},
-    "worker": {"table"},
-    "control_of_router": {"worker_usage", "router_leaves"},
-    "router": {"table"},
+    "control_of_worker": {"worker_usage", "spending"},
+    "worker": {"table", "access", "spending_kept"},
+    "control_of_router": {"worker_usage", "spending", "router_leaves"},
+    "router": {"table", "access", "spending_kept"},
 }
 
 
