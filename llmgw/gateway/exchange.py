@@ -460,7 +460,7 @@ class Exchange:
         outcome.pieces = self._pieces
         head = self._head
         if head is not None and head.status == 200:
-            outcome.worked, outcome.length = True, int(head.length or 0)
+            outcome.worked, outcome.length = True, int(head.length) if head.length and head.length.isdigit() else 0
             if not head.encoded:
                 tap = self._tap
                 outcome.tokens = (tap.tokens if tap is not None else None) or tokens_in(self._tail)
