@@ -26,6 +26,15 @@ _usage = sa.Table(
         for name in ("requests", "failed", "prompt", "completion", "cached", "estimated")
     ),
 )
+_DAY = sa.literal_column("24", sa.Integer)
+"""Not a parameter: PostgreSQL takes two of these for two expressions, and what is grouped by must be what is shown."""
+_GROUPED: dict[By, tuple[str, ...]] = {
+    "tenant": ("tenant",),
+    "key": ("tenant", "key"),
+    "model": ("model",),
+    "hour": ("hour",),
+    "day": ("hour",),
+}
 _sums = tuple(column for column in _usage.columns if not column.primary_key)
 _sources = sa.Table(
     "usage_sources",
@@ -75,12 +84,12 @@ class SqlUsage:
             "key": [_usage.c.tenant, _usage.c.key],
             "model": [_usage.c.model],
             "hour": [_usage.c.hour],
-            "day": [(_usage.c.hour - _usage.c.hour % 24).label("hour")],
+            "day": [_usage.c.hour - _usage.c.hour % _DAY],
         }
         chosen = groups[by]
         sums = [sa.cast(sa.func.sum(column), sa.BigInteger).label(column.name) for column in _sums]
         query = (
-            sa.select(*chosen, *sums)
+            sa.select(*(one.label(f"by_{name}") for one, name in zip(chosen, _GROUPED[by], strict=True)), *sums)
             .where(_usage.c.hour >= since, _usage.c.hour < until)
             .group_by(*chosen)
             .order_by(*chosen)
@@ -89,7 +98,8 @@ class SqlUsage:
         def read() -> tuple[Spent, ...]:
             with self._engine.connect() as connection:
                 rows = connection.execute(query).mappings().all()
-            return tuple(Spent(**{"tenant": "", "key": "", "model": "", "hour": 0, **row}) for row in rows)
+            nothing = {"tenant": "", "key": "", "model": "", "hour": 0}
+            return tuple(Spent(**{**nothing, **{name.removeprefix("by_"): row[name] for name in row}}) for row in rows)
 
         return await self._run(read)
 

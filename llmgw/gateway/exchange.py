@@ -462,7 +462,7 @@ class Exchange:
         head, tokens, length = self._head, None, 0
         worked = head is None and status == 499 and bool(self._sent)
         if head is not None and head.status == 200:
-            worked, length = True, int(head.length or 0)
+            worked, length = True, int(head.length) if head.length and head.length.isdigit() else 0
             if not head.encoded:
                 tap = self._tap
                 tokens = (tap.tokens if tap is not None else None) or tokens_in(self._tail)
