@@ -331,8 +331,6 @@ def _engine(url: str) -> sa.Engine:
         raise StoreUnavailable(f"a store is sqlite:///FILE or postgresql://USER@HOST/DATABASE, not {scheme}://")
     try:
         return sa.create_engine(f"{scheme}://{rest}", pool_pre_ping=scheme != "sqlite")
-    except ModuleNotFoundError as error:
-        raise StoreUnavailable("PostgreSQL needs a driver; run `pip install 'llmgw[postgres]'`") from error
     except SQLAlchemyError as error:
         raise StoreUnavailable(f"its URL cannot be read: {_one_line(error)}") from error
 

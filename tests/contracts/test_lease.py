@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -33,9 +32,9 @@ class Place:
     pass_time: Callable[[float], Awaitable[None]]
 
 
-@pytest.fixture(params=["fake", "sqlite"])
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    if request.param == "fake":
+@pytest.fixture
+async def place(url: str) -> AsyncIterator[Place]:
+    if not url:
         clock = _HandClock()
 
         async def advance(seconds: float) -> None:
@@ -43,7 +42,7 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
         yield Place(FakeStore(clock), advance)
         return
-    store = SqlStore(f"sqlite:///{tmp_path / 'store.sqlite'}")
+    store = SqlStore(url)
     await store.open()
     yield Place(store, asyncio.sleep)
     await store.close()
