@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from llmgw.adapters import sql_plans, sql_revisions
+from llmgw.adapters import sql_plans, sql_revisions, sql_schema
 from llmgw.base.ids import Epoch, NodeName, OwnerId, Revision
 from llmgw.base.time import Instant
 from llmgw.catalog.source import SourceTree
@@ -29,17 +29,15 @@ from llmgw.spec.node import Node
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1
 LIMIT = 10.0
 """Seconds for one piece of work, waiting for its turn included."""
 KEPT_EVENTS = 10_000
 T = TypeVar("T")
 
-_meta = sa.MetaData()
-_schema = sa.Table("llmgw_schema", _meta, sa.Column("version", sa.Integer, nullable=False))
+meta = sa.MetaData()
 _lease = sa.Table(
     "lease",
-    _meta,
+    meta,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("owner", sa.String(64), nullable=False),
     sa.Column("epoch", sa.BigInteger, nullable=False),
@@ -47,7 +45,7 @@ _lease = sa.Table(
 )
 _events = sa.Table(
     "events",
-    _meta,
+    meta,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("at", sa.Double, nullable=False),
     sa.Column("kind", sa.String(64), nullable=False),
@@ -57,27 +55,34 @@ _events = sa.Table(
 )
 _trees = sa.Table(
     "trees",
-    _meta,
+    meta,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("revision", sa.Text, nullable=False),
     sa.Column("content", sa.Text, nullable=False),
 )
 _nodes = sa.Table(
     "nodes",
-    _meta,
+    meta,
     sa.Column("name", sa.String(64), primary_key=True),
     sa.Column("spec", sa.Text, nullable=False),
 )
 
 _acts = sa.Table(
     "acts",
-    _meta,
+    meta,
     sa.Column("target", sa.String(300), primary_key=True),
     sa.Column("kind", sa.String(16), nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("at", sa.Double, nullable=False),
     sa.Column("until", sa.Double, nullable=True),
     sa.Column("by", sa.Text, nullable=False),
+)
+_memory = sa.Table(
+    "memory",
+    meta,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("content", sa.Text, nullable=False),
 )
 _KINDS: dict[str, Literal["cordon", "drain", "restart"]] = {
     "cordon": "cordon",
@@ -99,7 +104,7 @@ class SqlStore:
             sa.event.listen(self._engine, "connect", _configure_sqlite)
 
     async def open(self, *, alone: bool = False) -> None:
-        """Make or check the schema. Raises StoreUnavailable.
+        """Bring the schema up to date. Raises StoreUnavailable, for a newer one too.
 
         `alone` says that the caller holds a lock by which no other process can be using this store; a lease that is still
         held then belongs to a dead process, and is ended instead of waited for.
@@ -254,18 +259,9 @@ class SqlStore:
             raise StoreUnavailable(_one_line(error)) from error
 
     def _prepare(self, *, alone: bool) -> None:
-        with self._engine.begin() as connection:
-            _meta.create_all(connection)
-            sql_revisions.meta.create_all(connection)
-            sql_plans.meta.create_all(connection)
-            version = connection.execute(sa.select(_schema.c.version)).scalar()
-            if version is None:
-                connection.execute(sa.insert(_schema).values(version=SCHEMA_VERSION))
-            elif version > SCHEMA_VERSION:
-                raise StoreUnavailable(
-                    f"the store has schema {version}, this llmgw knows {SCHEMA_VERSION}; upgrade llmgw, or use another store"
-                )
-            if alone:
+        sql_schema.bring_up_to_date(self._engine)
+        if alone:
+            with self._engine.begin() as connection:
                 connection.execute(sa.update(_lease).values(expires=0.0))
 
     def _now(self) -> sa.ColumnElement[float]:
