@@ -24,6 +24,7 @@ from llmgw.base.ids import Epoch, NodeName, OwnerId, Revision
 from llmgw.base.time import Instant
 from llmgw.catalog.source import SourceTree
 from llmgw.plan.snapshot import Act
+from llmgw.ports.memory import Kept
 from llmgw.ports.sinks import Event, Lease, StoreUnavailable
 from llmgw.spec.node import Node
 
@@ -83,6 +84,7 @@ _memory = sa.Table(
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("epoch", sa.BigInteger, nullable=False),
     sa.Column("content", sa.Text, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
 )
 _KINDS: dict[str, Literal["cordon", "drain", "restart"]] = {
     "cordon": "cordon",
@@ -92,7 +94,7 @@ _KINDS: dict[str, Literal["cordon", "drain", "restart"]] = {
 
 
 class SqlStore:
-    """Implements `LeaseKeeper`, `EventSink`, `EventSource` and `ActKeeper`. Call `open` first and `close` last."""
+    """Implements `LeaseKeeper`, `EventSink`, `EventSource`, `ActKeeper`, `MemoryKeeper`. Call `open` first and `close` last."""
 
     def __init__(self, url: str) -> None:
         self._engine = _engine(url)
@@ -249,6 +251,33 @@ class SqlStore:
 
         return await self._run(read)
 
+    async def keep_memory(self, epoch: Epoch, content: str) -> bool:
+        """Keep this in place of what was kept, in one statement: a leader of the past changes nothing."""
+        fresh = {"epoch": epoch, "content": content, "at": self._now()}
+        statement = (
+            self._insert(_memory)
+            .values(id=1, **fresh)
+            .on_conflict_do_update(index_elements=[_memory.c.id], set_=fresh, where=_memory.c.epoch <= epoch)
+            .returning(_memory.c.id)
+        )
+
+        def write() -> bool:
+            with self._engine.begin() as connection:
+                return connection.execute(statement).first() is not None
+
+        return await self._run(write)
+
+    async def last_memory(self) -> Kept | None:
+        """Return what was kept last, or None. Raises StoreUnavailable."""
+
+        def read() -> Kept | None:
+            with self._engine.connect() as connection:
+                query = sa.select(_memory.c.content, (self._now() - _memory.c.at).label("age"))
+                row = connection.execute(query).first()
+            return Kept(row.content, max(0.0, row.age)) if row is not None else None
+
+        return await self._run(read)
+
     async def _run(self, work: Callable[[], T]) -> T:
         try:
             async with asyncio.timeout(LIMIT):
@@ -270,13 +299,16 @@ class SqlStore:
             return (sa.func.julianday("now", type_=sa.Double) - 2440587.5) * 86400.0
         return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
 
+    def _insert(self, table: sa.Table) -> Any:
+        return (sqlite if self._engine.dialect.name == "sqlite" else postgresql).insert(table)
+
     def _take(self, owner: OwnerId, seconds: float, at_least: Epoch) -> Lease:
-        insert = (sqlite if self._engine.dialect.name == "sqlite" else postgresql).insert(_lease)
         now = self._now()
         kept = sa.and_(_lease.c.owner == owner, _lease.c.epoch >= at_least)
         grown = sa.case((_lease.c.epoch + 1 >= at_least, _lease.c.epoch + 1), else_=at_least)
         statement = (
-            insert.values(id=1, owner=owner, epoch=max(1, at_least), expires=now + seconds)
+            self._insert(_lease)
+            .values(id=1, owner=owner, epoch=max(1, at_least), expires=now + seconds)
             .on_conflict_do_update(
                 index_elements=[_lease.c.id],
                 set_={

@@ -53,6 +53,7 @@ from llmgw.control.hooks import SourceRoutes
 from llmgw.control.leadership import Leadership
 from llmgw.control.operator import OperatorApi
 from llmgw.control.plan_api import PlanApi
+from llmgw.control.planner_memory import PlannerMemory
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.revisions import Progress, progress
 from llmgw.control.routers import Routers
@@ -144,6 +145,8 @@ class _Server:
             self._store.revisions, self._catalogs, self._leadership, self._store, self._clock, self._ids, self._wake
         )
         self._reconciler.watched_by(self._adoption)
+        self._memory = PlannerMemory(self._store, self._leadership, self._store, self._clock, self._wake)
+        self._reconciler.remembers_by(self._memory)
         self._admin = self._admin_api()
         self._statuses: Statuses | None = None
         if settings.forge is not None:
@@ -210,6 +213,7 @@ class _Server:
             self._tasks.loop("nodes", self._keep_nodes())
             self._tasks.loop("acts", self._acts.run())
             self._tasks.loop("leadership", self._leadership.run())
+            self._tasks.loop("memory", self._memory.run())
             self._tasks.loop("reconcile", self._reconciler.run())
             if self._statuses is not None:
                 self._tasks.loop("commit statuses", self._statuses.run())
@@ -274,6 +278,7 @@ class _Server:
     async def _take_over(self) -> None:
         try:
             await self._adoption.take_over()
+            await self._memory.take_over()
         except StoreUnavailable as error:
             log.warning("what an earlier leader left is not known yet", extra={"reason": str(error)})
 

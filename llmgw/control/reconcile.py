@@ -16,11 +16,13 @@ from llmgw.control.adoption import Adoption
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs
 from llmgw.control.leadership import Leadership
+from llmgw.control.planner_memory import PlannerMemory
 from llmgw.control.sessions import Sessions
 from llmgw.engines.adapter import ENGINES, Engine
 from llmgw.fleet.view import report_of
 from llmgw.plan.check import check
 from llmgw.plan.decide import plan
+from llmgw.plan.memory import Memory, recalled
 from llmgw.plan.replicas import existing
 from llmgw.plan.result import Plan
 from llmgw.plan.snapshot import Decided, Snapshot
@@ -80,6 +82,11 @@ class Reconciler:
         self.broken: tuple[str, ...] = ()
         """The rules of safety that the newest plan breaks, for which it was not carried out."""
         self._adoption: Adoption | None = None
+        self._memory: PlannerMemory | None = None
+
+    def remembers_by(self, memory: PlannerMemory) -> None:
+        """Go on from what the leader before decided, and hand it on. Once, before the first round."""
+        self._memory = memory
 
     def watched_by(self, adoption: Adoption) -> None:
         """Tell this of every round, and obey its suspensions. Once, before the first round."""
@@ -156,9 +163,12 @@ class Reconciler:
             return None
         if self._adoption is not None and not self._adoption.knows(epoch):
             return None
+        memory = self._memory.of(epoch) if self._memory is not None else Memory()
+        if memory is None:
+            return None
         if epoch != self._epoch:
             self._epoch = epoch
-            self._decided = Decided.nothing(epoch)
+            self._decided = recalled(memory, Decided.nothing(epoch), catalog)
             self._spent = frozenset()
         self._rounds += 1
         snapshot = self.snapshot()
@@ -216,6 +226,8 @@ class Reconciler:
         if holding != self.holding.value:
             self.holding.set(holding)
         self._decided = replace(decided.decided, spent=self._spent)
+        if self._memory is not None and self._epoch is not None:
+            self._memory.note(self._epoch, self._decided)
         self.last = decided
         for action in decided.actions:
             log.info(

@@ -91,7 +91,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What this control plane decided before. A fresh one knows nothing, and asks the nodes."""
+    """What this control plane decided before. A fresh one asks the nodes, and has a part of it from `plan.memory`."""
 
     orders: Mapping[NodeName, NodeOrder] = field(default_factory=dict)
     table: EndpointTable = EMPTY_TABLE

@@ -12,6 +12,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -22,12 +23,14 @@ from llmgw.control.acts import Acts, wanted_acts
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs, CatalogState
 from llmgw.control.leadership import Leadership
+from llmgw.control.planner_memory import PlannerMemory
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.sessions import Sessions
 from llmgw.engines.adapter import ENGINES
 from llmgw.fleet.table import Endpoint, EndpointTable, TcpAddress, UnixAddress
 from llmgw.fleet.usage import Unknown, UsageView
 from llmgw.plan.snapshot import Snapshot
+from llmgw.ports.sinks import StoreUnavailable
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.sim.agent import Agent, Engine, Machine
 from llmgw.sim.directory import Object, tree
@@ -81,6 +84,8 @@ class Control:
             world.clock,
             engines=ENGINES,
         )
+        self.memory = PlannerMemory(world.store, self.leadership, world.store, world.clock, self._wake)
+        self.reconciler.remembers_by(self.memory)
         self._tasks = Supervisor(name)
         self._world = world
 
@@ -93,9 +98,12 @@ class Control:
             assert isinstance(outcome, Accepted)
             self.catalogs.state.set(CatalogState(outcome.catalog, last, self._world.clock.now()))
         await self.leadership.renew()
+        with suppress(StoreUnavailable):
+            await self.memory.take_over()
         self._tasks.loop("catalogs", self.catalogs.run())
         self._tasks.loop("acts", self.acts.run())
         self._tasks.loop("leadership", self.leadership.run())
+        self._tasks.loop("memory", self.memory.run())
         self._tasks.loop("reconcile", self.reconciler.run())
         self.reconciler.wake()
 

@@ -14,4 +14,5 @@ def upgrade() -> None:
         sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("epoch", sa.BigInteger, nullable=False),
         sa.Column("content", sa.Text, nullable=False),
+        sa.Column("at", sa.Double, nullable=False),
     )
