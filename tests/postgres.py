@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
+import psutil
 import psycopg
 
 NOBODY = 65534
@@ -69,12 +70,33 @@ class Postgres:
             else:
                 return
 
-    def stop(self, *, kill: bool = False) -> None:
-        """Stop it: connections are ended, not waited for. `kill` as a machine that is gone would."""
+    def stop(self) -> None:
+        """Stop it: connections are ended, not waited for."""
         process, self._process = self._process, None
         if process is not None:
-            process.send_signal(signal.SIGQUIT if kill else signal.SIGINT)
+            process.send_signal(signal.SIGINT)
             process.wait(LIMIT)
+
+    def freeze(self) -> None:
+        """Let it and all that works for it stand still: connections stay, and nothing answers."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def demand_passwords(self) -> None:
+        """Let it take nobody over TCP without a password, from now on."""
+        rules = self._data / "pg_hba.conf"
+        rules.write_text("host all all 127.0.0.1/32 scram-sha-256\nlocal all all trust\n")
+        assert self._process is not None
+        self._process.send_signal(signal.SIGHUP)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        parent = psutil.Process(self._process.pid)
+        for process in [parent, *parent.children(recursive=True)]:
+            process.send_signal(number)
 
     def close(self) -> None:
         """Stop it and remove all of it."""

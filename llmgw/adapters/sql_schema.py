@@ -66,6 +66,7 @@ def _alone(engine: sa.Engine) -> Iterator[sa.Connection]:
             driver.isolation_level = None
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         else:
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0")
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         yield connection
         connection.commit()

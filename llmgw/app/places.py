@@ -65,6 +65,8 @@ class ServerSettings:
     state_dir: Path
     store: str | None
     ephemeral: bool = False
+    lease: float = 15.0
+    """Seconds that the lease lasts without renewal."""
     secrets_dir: Path | None = None
     remote: Remote | None = None
     """The repository to mirror; `cluster` is not looked at then."""
@@ -217,6 +219,11 @@ def tunnels_dir(state_dir: Path, below: int) -> Path:
 def workers_socket(state_dir: Path) -> Path:
     """Return where gateway workers find the control plane."""
     return state_dir / "workers.sock"
+
+
+def owner_name(unique: str) -> str:
+    """Return what the lease calls this process: random, so that a restarted one never matches its own; and to be found."""
+    return f"{unique}@{socket.gethostname()[:30]}:{os.getpid()}"
 
 
 def network_id() -> str:

@@ -22,6 +22,7 @@ from llmgw.adapters.local_link import LocalLink
 from llmgw.adapters.prometheus import exposition
 from llmgw.adapters.secrets import Secrets
 from llmgw.adapters.sql_store import SqlStore
+from llmgw.adapters.sql_thread import is_passing
 from llmgw.agent.lineage import end_with_parent
 from llmgw.agent.main import ROOTS_SOCKET, CannotStart, default_socket
 from llmgw.app.places import (
@@ -31,6 +32,7 @@ from llmgw.app.places import (
     is_loopback,
     left_workers,
     network_id,
+    owner_name,
     reserved_port,
     tunnels_dir,
     why,
@@ -50,7 +52,8 @@ from llmgw.control.catalogs import Catalogs, CatalogState, compile_in_thread
 from llmgw.control.commit_status import Statuses
 from llmgw.control.gateways import Gateways
 from llmgw.control.hooks import SourceRoutes
-from llmgw.control.leadership import Leadership
+from llmgw.control.leadership import Leadership, StoreLoss
+from llmgw.control.lease_api import LeaseApi, leader_row
 from llmgw.control.operator import OperatorApi
 from llmgw.control.plan_api import PlanApi
 from llmgw.control.planner_memory import PlannerMemory
@@ -118,7 +121,15 @@ class _Server:
         )
         self._book = FleetBook(self._clock, self._wake)
         self._sessions = Sessions(self._link, self._book, rng, self._secrets, self._silence)
-        self._leadership = Leadership(self._store, OwnerId(self._ids.new()), self._wake)
+        self._leadership = Leadership(
+            self._store,
+            OwnerId(owner_name(self._ids.new())),
+            self._wake,
+            self._store,
+            self._clock,
+            seconds=settings.lease,
+            on_store_loss=self._on_store_loss,
+        )
         self._workers = self._gateway_workers()
         self._routers = Routers(
             secret=self._router_secret,
@@ -190,6 +201,7 @@ class _Server:
             (
                 *SourceRoutes(self._catalogs.hint, self._catalogs.permit, self._hook_secret, self._clock).routes(),
                 *self._routers.routes(),
+                *LeaseApi(self._leadership, self._store, self._clock).routes(),
                 *ApplyApi(self._adoption, plans, self._reconciler, self._clock).routes(),
             ),
         )
@@ -238,21 +250,25 @@ class _Server:
             await self._store.close()
 
     async def _open_store(self) -> None:
+        """Open the store. One that does not answer may come back, so that this server then serves and waits for it."""
         try:
             await self._store.open(alone=self._settings.store is None)  # its directory is locked by this process
             await self._acts.load()
         except StoreUnavailable as error:
-            raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
+            if self._settings.store is None or not is_passing(error):
+                raise CannotStart(
+                    f"cannot use the store: {error}; mend it, or name another one with --store"
+                ) from error
+            log.warning("the store cannot be used; serving without leading until it can", extra={"reason": str(error)})
 
     async def _first_catalog(self) -> None:
         """Have a catalog before anything listens: what was in force before, or else the newest valid one.
 
         What was in force is looked at first, since its rules say what may come after it.
         """
-        try:
+        last: SourceTree | None = None
+        with contextlib.suppress(StoreUnavailable):  # told by `_open_store`
             last = await self._adoption.load() or await self._store.last_tree()
-        except StoreUnavailable as error:
-            raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
         if last is not None and not await self._catalogs.remember(last):
             log.error("what was in force is not valid for this llmgw", extra={"revision": last.revision})
         with contextlib.suppress(TimeoutError):
@@ -390,15 +406,19 @@ class _Server:
             self._ways = SshWays.prepare(directory, str(ROOTS_SOCKET), shutil.which("ssh"), self._secrets)
         return SshLink(self._ways, node.name, random.Random(self._rng.random()))
 
+    def _on_store_loss(self) -> StoreLoss:
+        catalog = self._catalogs.state.value.catalog
+        return catalog.cluster.control.on_store_loss if catalog is not None else "keep"
+
     def _silence(self) -> float:
         catalog = self._catalogs.state.value.catalog
         return silence_limit(catalog.cluster.control.unreachable_after) if catalog is not None else SILENCE
 
     def _status(self) -> dict[str, Any]:
         alarms = (
+            *self._leadership.alarms,
             self._workers.trouble,
             *self._routers.alarms,
-            self._leadership.trouble,
             *self._sessions.alarms,
             *self._reconciler.alarms,
         )
@@ -410,6 +430,7 @@ class _Server:
             admin_socket=str(self._settings.admin_socket),
             leading=self._leadership.epoch is not None,
             epoch=self._leadership.epoch,
+            leader=leader_row(self._leadership),
             workers=tuple(self._workers.pids),
             routers=tuple(self._routers.rows()),
             router_notices=self._routers.notices,

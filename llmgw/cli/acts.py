@@ -25,7 +25,7 @@ def act(kind: str, target: str, reason: str, until: str, server: str, *, as_json
     """Ask for an act, and say what is in force then."""
     if kind != "restart" and not reason:
         raise WrongUsage(f"say why, for whoever reads it later: llmgw {kind} {target} --reason TEXT")
-    body = {"kind": kind, "target": target, "reason": reason, "until": until, "by": _me()}
+    body = {"kind": kind, "target": target, "reason": reason, "until": until, "by": me()}
     _print(ask(server, "POST", "/v1/acts", body), as_json=as_json)
 
 
@@ -58,10 +58,10 @@ def forget_target(target: str, reason: str, server: str, *, as_json: bool) -> No
     if not reason:
         raise WrongUsage(f"say why, for whoever reads it later: llmgw forget {target} --reason TEXT")
     if kind == "router":
-        gone = ask(server, "POST", "/v1/routers/forget", {"router": name, "reason": reason, "by": _me()})
+        gone = ask(server, "POST", "/v1/routers/forget", {"router": name, "reason": reason, "by": me()})
         print(json.dumps(gone, indent=2) if as_json else f"{target} is forgotten ({reason})")
         return
-    shown = ask(server, "POST", "/v1/forget", {"node": name, "reason": reason, "by": _me()})
+    shown = ask(server, "POST", "/v1/forget", {"node": name, "reason": reason, "by": me()})
     if as_json:
         print(json.dumps(shown, indent=2))
         return
@@ -139,7 +139,8 @@ def _print(shown: dict[str, Any], *, as_json: bool) -> None:
             print(f"suspended by {shown['suspended']}: nothing moves until `llmgw resume`")
 
 
-def _me() -> str:
+def me() -> str:
+    """Return who asks: the name of this user."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

@@ -15,6 +15,7 @@ import typer
 from typer.exceptions import Abort, TyperException
 
 from llmgw.cli.changing import COMMANDS as CHANGING
+from llmgw.cli.lease import lease
 from llmgw.cli.node_commands import node_check, node_install
 from llmgw.cli.operating import COMMANDS as OPERATING
 from llmgw.cli.options import (
@@ -62,6 +63,7 @@ node = typer.Typer(
     help="The agent on a node: install it, see what it lacks.", no_args_is_help=True, rich_markup_mode=None
 )
 app.add_typer(node, name="node")
+app.add_typer(lease, name="lease")
 
 
 Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", envvar="LLMGW_CLUSTER", help="The cluster directory.")]
@@ -141,6 +143,9 @@ def server(
         str,
         typer.Option(envvar="LLMGW_FORGE_SECRET", metavar="NAME", help="Secret with a token that may set statuses."),
     ] = "",
+    lease_seconds: Annotated[
+        float, typer.Option("--lease", envvar="LLMGW_LEASE", min=0.5, max=600.0, hidden=True)
+    ] = 15.0,
     log_level: LogLevel = "info",
 ) -> None:
     """Run the control plane and its gateway, following a cluster directory."""
@@ -155,6 +160,7 @@ def server(
         admin_socket=admin_socket,
         secrets_dir=secrets_dir,
         store=store,
+        lease=lease_seconds,
         router_secret=router_secret,
         ephemeral=ephemeral,
         remote=remote_of(git, branch, path, git_secret, git_user, git_known_hosts, git_ca, allow_file=git_allow_file),

@@ -75,7 +75,8 @@ def forget(
 
 def get(
     what: Annotated[
-        str, typer.Argument(metavar="TABLE", help="nodes, gpus, models, replicas, endpoints, events or snapshot.")
+        str,
+        typer.Argument(metavar="TABLE", help="nodes, gpus, models, replicas, endpoints, leader, events or snapshot."),
     ],
     output: Annotated[str, typer.Option("--output", "-o", help="wide or json.", show_default=False)] = "",
     filters: Annotated[
@@ -88,7 +89,7 @@ def get(
     server: Server = "",
     as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
 ) -> None:
-    """Show a table (nodes, gpus, models, replicas, endpoints or events), or save all that a plan is made from (snapshot)."""
+    """Show a table (nodes, gpus, models, replicas, endpoints, leader, events), or save what a plan is made from (snapshot)."""
     from llmgw.cli.tables import Asked, show_table
 
     if as_json and output not in ("", "json"):

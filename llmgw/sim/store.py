@@ -49,6 +49,14 @@ class FakeStore:
         if self.holder == owner:
             self.holder = None
 
+    async def release_epoch(self, epoch: Epoch) -> bool:
+        """Take the lease of this epoch away from whoever has it."""
+        self._raise_if_away()
+        if self.holder is None or self.epoch != epoch:
+            return False
+        self.holder = None
+        return True
+
     async def keep_memory(self, epoch: Epoch, content: str) -> bool:
         """Keep this in place of what was kept."""
         self._raise_if_away()

@@ -22,7 +22,7 @@ from llmgw.catalog.source import SourceTree
 from llmgw.control.acts import Acts, wanted_acts
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs, CatalogState
-from llmgw.control.leadership import Leadership
+from llmgw.control.leadership import Leadership, StoreLoss
 from llmgw.control.planner_memory import PlannerMemory
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.sessions import Sessions
@@ -70,7 +70,9 @@ class Control:
         self.catalogs = Catalogs(world.source, world.store, world.clock, self._wake, world.compile)
         self.book = FleetBook(world.clock, self._wake)
         self.sessions = Sessions(lambda _: world.network, self.book, random.Random(world.rng.random()))
-        self.leadership = Leadership(world.store, self.name, self._wake)
+        self.leadership = Leadership(
+            world.store, self.name, self._wake, world.store, world.clock, on_store_loss=self._on_store_loss
+        )
         self.acts = Acts(world.store, world.store, world.clock)
         self.reconciler = Reconciler(
             self.catalogs,
@@ -122,6 +124,10 @@ class Control:
 
     def _wake(self) -> None:
         self.reconciler.wake()
+
+    def _on_store_loss(self) -> StoreLoss:
+        catalog = self.catalogs.state.value.catalog
+        return catalog.cluster.control.on_store_loss if catalog is not None else "keep"
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from llmgw.adapters import sql_plans, sql_revisions, sql_schema, sql_store
+from llmgw.adapters import sql_events, sql_lease, sql_plans, sql_revisions, sql_schema, sql_store
 from llmgw.adapters.sql_store import SqlStore
 from llmgw.base.ids import Epoch, OwnerId, Revision
 from llmgw.base.time import Instant
@@ -19,7 +19,7 @@ from llmgw.ports.revisions import Record, Standing
 from llmgw.ports.sinks import Event, StoreUnavailable
 
 OLD = Path(__file__).parent / "schema_1.sql"
-METADATA = (sql_store.meta, sql_revisions.meta, sql_plans.meta)
+METADATA = (sql_store.meta, sql_lease.meta, sql_events.meta, sql_revisions.meta, sql_plans.meta)
 
 
 def _engine(url: str) -> sa.Engine:
@@ -67,7 +67,8 @@ async def test_a_store_of_the_first_version_is_migrated_and_loses_nothing(sqlite
         Act("drain", "node/a", "works", Instant(5.0)),
         Event(Instant(2.0), "start", "replica/m-1-0", "why", "r1#1"),
     )
-    before = SqlStore(sqlite_url)  # writes what the first version wrote: those tables have not changed
+    before = SqlStore(sqlite_url)
+    before._ready = True  # writes what the first version wrote: those tables have not changed
     assert (await before.take(OwnerId("old"), 60, Epoch(7))).epoch == 7
     before.record(event)
     await before.keep_acts([act])

@@ -44,6 +44,8 @@ def rows(what: str) -> list[dict[str, Any]]:
             return [
                 {"at": 0.0, "age": 5.0, "kind": "start", "subject": "replica/m-1-0", "cause": "r#1", "text": "2 wanted"}
             ]
+        case "leader":
+            return [{"owner": "1a@h:1", "epoch": 3, "here": True, "changes": 0, "store": "ok", "asked": "1a@h:1"}]
         case _:
             found: list[dict[str, Any]] = shown(at, None)[what]
             return found
