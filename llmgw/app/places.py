@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISDIR
@@ -224,6 +224,19 @@ def workers_socket(state_dir: Path) -> Path:
 def owner_name(unique: str) -> str:
     """Return what the lease calls this process: random, so that a restarted one never matches its own; and to be found."""
     return f"{unique}@{socket.gethostname()[:30]}:{os.getpid()}"
+
+
+def gateways_name(state_dir: Path, new: Callable[[], str]) -> str:
+    """Return what agents know this state directory's gateways by: the next server of it speaks for the same ones."""
+    path = state_dir / "gateways.id"
+    try:
+        known = path.read_text().strip() if path.exists() else ""
+        if not known:
+            known = new()
+            path.write_text(known)
+    except OSError as error:
+        raise CannotStart(f"cannot write {path}: {why(error)}; choose another place with --state-dir") from error
+    return known
 
 
 def network_id() -> str:

@@ -28,6 +28,7 @@ from llmgw.agent.main import ROOTS_SOCKET, CannotStart, default_socket
 from llmgw.app.places import (
     ServerSettings,
     check_tls,
+    gateways_name,
     held_state_dir,
     is_loopback,
     left_workers,
@@ -62,6 +63,7 @@ from llmgw.control.revisions import Progress, progress
 from llmgw.control.routers import Routers
 from llmgw.control.sessions import SILENCE, Sessions, silence_limit
 from llmgw.control.status import Control, status
+from llmgw.control.using import UseTeller
 from llmgw.control.workers import Workers
 from llmgw.ports.links import Link
 from llmgw.ports.sinks import StoreUnavailable
@@ -158,6 +160,10 @@ class _Server:
         self._reconciler.watched_by(self._adoption)
         self._memory = PlannerMemory(self._store, self._leadership, self._store, self._clock, self._wake)
         self._reconciler.remembers_by(self._memory)
+        self._teller = UseTeller(
+            gateways_name(settings.state_dir, self._ids.new), self._gateways, self._book, self._clock
+        )
+        self._reconciler.tells_by(self._teller)
         self._admin = self._admin_api()
         self._statuses: Statuses | None = None
         if settings.forge is not None:
@@ -246,6 +252,7 @@ class _Server:
                 await self._workers.abandon()
             else:
                 await self._workers.stop(self._settings.gateway.drain)
+                await self._sessions.farewell(self._teller.farewell())
             await self._sessions.stop()
             await self._store.close()
 

@@ -79,6 +79,7 @@ class Acts:
             except StoreUnavailable as error:
                 log.warning("acts and store are not in step", extra={"reason": str(error)})
                 await asyncio.sleep(READ_AGAIN)
+                continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(READ_AGAIN):
                     await self._dirty.wait()

@@ -19,6 +19,7 @@ from llmgw.wire.messages import (
     RouterLeaves,
     Said,
     Table,
+    Using,
     Welcome,
     WorkerCounts,
     WorkerHello,
@@ -38,7 +39,7 @@ _GREETING: dict[Role, type[Hello | Welcome | WorkerHello | RouterHello] | None] 
 }
 _ACCEPTED: dict[Role, tuple[type, ...]] = {
     "control_of_agent": (Said, LogReply),
-    "agent": (Order, LogRequest),
+    "agent": (Order, Using, LogRequest),
     "control_of_worker": (WorkerUsage, WorkerCounts),
     "worker": (Table,),
     "control_of_router": (WorkerUsage, RouterLeaves),
