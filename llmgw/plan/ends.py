@@ -31,8 +31,10 @@ def finish_drains(work: Work) -> None:
         if not one.draining or one.leaving:
             continue
         usage = work.snapshot.usage.of(one.id)
-        waited = work.now - work.draining[one.id]
         elsewhere = one.id in work.snapshot.usage.routed
+        if elsewhere:
+            work.draining[one.id] = work.now  # the deadline is for what is in flight, from when nothing more comes
+        waited = work.now - work.draining[one.id]
         # what another control plane knows, it knows from the agent: before that says so, it may begin to send requests here
         said = one.report is None or one.report.draining
         withdrawn = said and one.id not in published and one.id in previous.draining and not elsewhere

@@ -66,9 +66,9 @@ class OwnGateway:
 class Control:
     """One control plane: its loops, as `app.server` builds them."""
 
-    def __init__(self, world: "World", name: str, behind: FakeGateway) -> None:
+    def __init__(self, world: "World", name: str, behind: FakeGateway | None = None) -> None:
         self.name = OwnerId(name)
-        self.gateway = behind
+        behind = behind or world.gateway
         gateway = OwnGateway(behind, self._wake)
         self.catalogs = Catalogs(world.source, world.store, world.clock, self._wake, world.compile)
         self.book = FleetBook(world.clock, self._wake)
