@@ -35,11 +35,11 @@ class Users:
         for name in [name for name, (at, _) in self._known.items() if now - at > FORGOTTEN_AFTER]:
             del self._known[name]
         return tuple(
-            User(name, max(0.0, now - at), using.epoch, using.generation, using.uses)
+            User(name, max(0.0, now - at), using.epoch, using.generation, using.uses, using.routers)
             for name, (at, using) in sorted(self._known.items())
         )
 
 
 def _essence(using: Using) -> object:
     uses = [(one.replica, one.in_flight is None, bool(one.in_flight), one.routed) for one in using.uses]
-    return (using.epoch, using.generation, uses)
+    return (using.epoch, using.generation, uses, using.routers)

@@ -153,15 +153,18 @@ class _Server:
             self._acts,
             self._store,
             self._clock,
+            first_version=rng.randrange(1 << 44),
         )
         self._adoption = Adoption(
             self._store.revisions, self._catalogs, self._leadership, self._store, self._clock, self._ids, self._wake
         )
         self._reconciler.watched_by(self._adoption)
-        self._memory = PlannerMemory(self._store, self._leadership, self._store, self._clock, self._wake)
+        self._memory = PlannerMemory(
+            self._store, self._leadership, self._store, self._clock, self._wake, self._remember_nodes
+        )
         self._reconciler.remembers_by(self._memory)
         self._teller = UseTeller(
-            gateways_name(settings.state_dir, self._ids.new), self._gateways, self._book, self._clock
+            gateways_name(settings.state_dir, self._ids.new), self._gateways, self._book, self._clock, self._routers
         )
         self._reconciler.tells_by(self._teller)
         self._admin = self._admin_api()

@@ -86,7 +86,9 @@ def _essence(report: Report) -> object:
     ]
     facts = replace(report.facts, disk_free=None)  # it moves with every line of a log, on every node
     cards = [(gpu.uuid, gpu.index, gpu.unhealthy, gpu.users, gpu.links, gpu.numa) for gpu in report.gpus]
-    users = [(one.gateways, one.epoch, one.generation, [_use(use) for use in one.uses]) for one in report.users]
+    users = [
+        (one.gateways, one.epoch, one.generation, one.routers, [_use(use) for use in one.uses]) for one in report.users
+    ]
     return (report.boot, report.epoch, report.generation, report.refused, facts, shards, cards, users)
 
 

@@ -7,7 +7,7 @@ more, or waits a little longer. What cannot be read is left aside, and that is a
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from llmgw.base.ids import Epoch
@@ -35,8 +35,10 @@ class PlannerMemory:
         events: EventSink,
         clock: Clock,
         changed: Callable[[], None],
+        also: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """`changed` is called when what was left is known, so that deciding can begin."""
+        """`changed` is called when what was left is known, so that deciding can begin; `also` is awaited just before."""
+        self._also = also
         self._changed = changed
         self._keeper = keeper
         self._leadership = leadership
@@ -73,6 +75,8 @@ class PlannerMemory:
                 text = f"what the leader before remembered cannot be read, and is left aside: {error}"
                 log.warning(text)
                 self._events.record(Event(self._clock.now(), "memory_lost", "control", text, ""))
+        if self._also is not None:
+            await self._also()
         self._epoch = epoch
         self._written = None
         return True

@@ -20,7 +20,7 @@ from llmgw.control.planner_memory import PlannerMemory
 from llmgw.control.sessions import Sessions
 from llmgw.control.using import UseTeller
 from llmgw.engines.adapter import ENGINES, Engine
-from llmgw.fleet.table import EndpointTable
+from llmgw.fleet.table import EMPTY_TABLE, EndpointTable
 from llmgw.fleet.users import with_users
 from llmgw.fleet.view import report_of
 from llmgw.plan.check import check
@@ -59,7 +59,9 @@ class Reconciler:
         *,
         planner: Callable[[Snapshot], Plan] = plan,
         engines: Mapping[str, Engine] = ENGINES,
+        first_version: int = 0,
     ) -> None:
+        """`first_version` is what this process counts tables from: by chance, so that no two give one number to two tables."""
         self._catalogs = catalogs
         self._book = book
         self._sessions = sessions
@@ -74,7 +76,7 @@ class Reconciler:
         self._wake = asyncio.Event()
         self._started = clock.now()
         self._epoch: Epoch | None = None
-        self._decided = Decided()
+        self._decided = Decided(table=replace(EMPTY_TABLE, version=first_version))
         self._spent: frozenset[ReplicaId] = frozenset()
         self._ends: dict[tuple[NodeName, ShardId], int] = {}
         """The attempt that ended last, of every shard that was heard of."""
@@ -172,6 +174,8 @@ class Reconciler:
             report = report_of(view)
             if report is not None:
                 self._leadership.heard(report.epoch)
+        if self._teller is not None:
+            self._teller.hear()
         epoch = self._leadership.epoch
         memory = self._memory_of(epoch)
         if epoch is None or memory is None:

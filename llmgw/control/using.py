@@ -6,6 +6,7 @@ may get requests, and the word is of the orders that the last one was made from.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from llmgw.base.ids import Epoch, Generation, NodeName, ReplicaId
 from llmgw.base.time import Clock
@@ -13,12 +14,26 @@ from llmgw.control.book import FleetBook
 from llmgw.fleet.report import Use
 from llmgw.fleet.table import EMPTY_TABLE, EndpointTable
 from llmgw.fleet.usage import Active, Idle, Unknown, UsageView
-from llmgw.fleet.view import report_of
+from llmgw.fleet.users import SILENT
+from llmgw.fleet.view import Reporting, report_of
 from llmgw.ports.sinks import UsageSource
 from llmgw.wire.messages import Using
 
 FRESH = 0.1
 """Seconds for which what the gateways say is not asked again, with hundreds of nodes to be told."""
+
+
+class RouterBook(Protocol):
+    """Which routers on other hosts are this control plane's."""
+
+    @property
+    def connected(self) -> tuple[str, ...]:
+        """Those that can be heard now, by name."""
+        ...
+
+    def moved(self, names: frozenset[str]) -> None:
+        """Let go of those of these that cannot be heard here: another control plane hears them."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +47,11 @@ class _Published:
 class UseTeller:
     """One for a control plane. Use from the event loop's thread."""
 
-    def __init__(self, gateways: str, usage: UsageSource, book: FleetBook, clock: Clock) -> None:
+    def __init__(
+        self, gateways: str, usage: UsageSource, book: FleetBook, clock: Clock, routers: RouterBook | None = None
+    ) -> None:
         """`gateways` is what they are known by, over restarts of this process."""
+        self._routers = routers
         self.gateways = gateways
         self._usage = usage
         self._book = book
@@ -61,7 +79,24 @@ class UseTeller:
         said = [self._use(replica, usage, routed=replica in routed) for replica in heads]
         epoch, generation = (self._in_use.ranks or {}).get(node, (Epoch(0), Generation(0)))
         uses = tuple(one for one in said if one.routed or one.in_flight != 0 or one.ended_ago is not None)
-        return Using(self.gateways, epoch, generation, uses)
+        routers = self._routers.connected if self._routers is not None else ()
+        return Using(self.gateways, epoch, generation, uses, routers=routers)
+
+    def hear(self) -> None:
+        """Let go of routers that agents say another control plane has now; to be called in every round."""
+        if self._routers is None:
+            return
+        now = self._clock.now()
+        elsewhere = {
+            router
+            for view in self._book.views.values()
+            if isinstance(view, Reporting)
+            for user in view.report.users
+            if user.gateways != self.gateways and user.age + (now - view.at) <= SILENT
+            for router in user.routers
+        }
+        if elsewhere:
+            self._routers.moved(frozenset(elsewhere))
 
     def farewell(self) -> Using:
         """Return the last word: the gateways here have ended."""

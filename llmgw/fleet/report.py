@@ -198,6 +198,8 @@ class User:
     """Of the order by which they go: what a newer one says of draining they may not know yet."""
     uses: tuple[Use, ...]
     """A replica that is not in it is not used by them."""
+    routers: tuple[str, ...] = ()
+    """Routers on other hosts that are among them now, and so no other control plane's any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,6 +73,8 @@ class Using:
     uses: tuple[Use, ...]
     leaving: bool = False
     """They have ended: nothing is in flight there any more."""
+    routers: tuple[str, ...] = ()
+    """Routers on other hosts that are among them, connected now."""
     type: Literal["using"] = "using"
 
 

@@ -200,6 +200,28 @@ def streams(pair: Pair, *spared: Side) -> Iterator[None]:
     assert {name: clients[name].errors for name in names} == {name: [] for name in names}
 
 
+def test_a_server_that_starts_while_its_database_is_away_serves_and_leads_when_it_is_back(lab: Lab) -> None:
+    postgres = Postgres()
+    try:
+        postgres.start()
+        url = postgres.database()
+        postgres.stop()
+        lab.write("models/m.yaml", model_yaml("m"))
+        lab.commit()
+        lab.start_agent()
+        lab.start_server("--store", url)
+        status = lab.status()
+        assert not status["control"]["leading"]
+        assert status["control"]["alarms"][0].startswith("the store cannot be used: ")
+        shown = lab.llmgw("status").stdout
+        assert shown.startswith("! the store cannot be used: "), "it is said before all else"
+        postgres.start()
+        lab.until(lambda: lab.ready("m"), "the model, once there is a leader")
+        assert lab.status()["control"]["epoch"] == 1
+    finally:
+        postgres.close()
+
+
 def test_a_leader_that_is_killed_is_replaced_within_a_lease_and_no_stream_of_the_other_breaks(pair: Pair) -> None:
     first = pair.leader()
     second = pair.other(first)

@@ -6,9 +6,10 @@ from llmgw.base.ids import Epoch, Generation, ModelName, NodeName, ReplicaId
 from llmgw.base.time import Instant
 from llmgw.control.book import FleetBook
 from llmgw.control.using import UseTeller
-from llmgw.fleet.report import Use
+from llmgw.fleet.report import Use, User
 from llmgw.fleet.table import Endpoint, EndpointTable, TcpAddress
 from llmgw.fleet.usage import Active, Idle, Unknown, UsageView
+from llmgw.fleet.users import SILENT
 from tests.builders import QUIET, catalog, cluster, model, node, report, shard_report, spec_of
 
 SPEC = spec_of(catalog(cluster(), node("a"), model("m")), "m")
@@ -80,3 +81,31 @@ def test_a_withdrawal_is_said_once_every_gateway_goes_by_the_table_without_it() 
     said = desk.teller.using(A)
     assert said is not None
     assert said.uses == (), "it has nothing to do with it"
+
+
+class Routers:
+    """Which routers there are, and which were let go."""
+
+    connected = ("edge",)
+
+    def __init__(self) -> None:
+        self.gone: frozenset[str] = frozenset()
+
+    def moved(self, names: frozenset[str]) -> None:
+        self.gone |= names
+
+
+def test_a_router_that_another_control_plane_hears_is_let_go_here() -> None:
+    desk, routers = Desk(), Routers()
+    teller = UseTeller("mine", desk, desk.book, desk, routers)
+    theirs, mine = (
+        User("theirs", 0.0, Epoch(1), Generation(1), (), ("far",)),
+        User("mine", 0.0, Epoch(1), Generation(1), (), ("edge",)),
+    )
+    silent = User("silent", SILENT + 1, Epoch(1), Generation(1), (), ("lost",))
+    desk.book.heard(A, desk.book.connecting(A), report("a", users=(theirs, mine, silent)), {})
+    teller.hear()
+    assert routers.gone == {"far"}
+    said = teller.using(A)
+    assert said is not None
+    assert said.routers == ("edge",)
