@@ -123,24 +123,9 @@ class _Server:
         )
         self._book = FleetBook(self._clock, self._wake)
         self._sessions = Sessions(self._link, self._book, rng, self._secrets, self._silence)
-        self._leadership = Leadership(
-            self._store,
-            OwnerId(owner_name(self._ids.new())),
-            self._wake,
-            self._store,
-            self._clock,
-            seconds=settings.lease,
-            on_store_loss=self._on_store_loss,
-        )
+        self._leadership = self._claim()
         self._workers = self._gateway_workers()
-        self._routers = Routers(
-            secret=self._router_secret,
-            clock=self._clock,
-            changed=self._wake,
-            kept=settings.state_dir / "routers.json",
-            network=network_id(),
-            events=self._store,
-        )
+        self._routers = self._router_book()
         self._gateways = Gateways(self._workers, self._routers, self._clock, settings.gateway.endpoints)
         self._acts = Acts(self._store, self._store, self._clock)
         self._reconciler = Reconciler(
@@ -173,6 +158,27 @@ class _Server:
             forge = ForgeApi(settings.forge, self._secrets.get, self._clock)
             self._statuses = Statuses(forge, self._commits, self._far, self._clock)
         self._tasks = Supervisor("server")
+
+    def _claim(self) -> Leadership:
+        return Leadership(
+            self._store,
+            OwnerId(owner_name(self._ids.new())),
+            self._wake,
+            self._store,
+            self._clock,
+            seconds=self._settings.lease,
+            on_store_loss=self._on_store_loss,
+        )
+
+    def _router_book(self) -> Routers:
+        return Routers(
+            secret=self._router_secret,
+            clock=self._clock,
+            changed=self._wake,
+            kept=self._settings.state_dir / "routers.json",
+            network=network_id(),
+            events=self._store,
+        )
 
     def _gateway_workers(self) -> Workers:
         gateway = self._settings.gateway
@@ -355,7 +361,9 @@ class _Server:
         holding = self._reconciler.holding
         while True:
             version = holding.version
-            if version:
+            if (
+                version and self._leadership.epoch is not None
+            ):  # what a past leader knew is not written over what is true
                 try:
                     await self._store.keep_nodes(holding.value)
                 except StoreUnavailable as error:
