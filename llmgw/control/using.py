@@ -59,6 +59,7 @@ class UseTeller:
         self._newest = self._in_use = _Published()
         self._asked: UsageView | None = None
         self._asked_at = 0.0
+        self._routed: frozenset[ReplicaId] = frozenset()
 
     def published(self, table: EndpointTable) -> None:
         """Take note of a table, made of what is known of the nodes now."""
@@ -74,9 +75,8 @@ class UseTeller:
         usage = self._own()
         if report is None or not usage.present:
             return None
-        routed = {one.id for one in (*self._in_use.table.endpoints, *self._newest.table.endpoints)}
         heads = sorted({one.spec.replica for one in report.shards if one.spec.rank == 0})
-        said = [self._use(replica, usage, routed=replica in routed) for replica in heads]
+        said = [self._use(replica, usage, routed=replica in self._routed) for replica in heads]
         epoch, generation = (self._in_use.ranks or {}).get(node, (Epoch(0), Generation(0)))
         uses = tuple(one for one in said if one.routed or one.in_flight != 0 or one.ended_ago is not None)
         routers = self._routers.connected if self._routers is not None else ()
@@ -108,6 +108,8 @@ class UseTeller:
             self._asked, self._asked_at = self._usage.usage(), now
             if self._asked.current:
                 self._in_use = self._newest
+            tables = (self._in_use.table, self._newest.table)
+            self._routed = frozenset(one.id for table in tables for one in table.endpoints)
         return self._asked
 
     def _use(self, replica: ReplicaId, usage: UsageView, *, routed: bool) -> Use:
