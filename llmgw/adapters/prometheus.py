@@ -27,6 +27,7 @@ class StatusCollector(Collector):
         leading = GaugeMetricFamily("llmgw_leading", "1 if this control plane decides.")
         leading.add_metric([], float(status["control"]["leading"]))
         yield leading
+        yield from _of_lease(status["control"].get("leader") or {})
         refused = GaugeMetricFamily("llmgw_revision_refused", "1 while the newest revision is not valid.")
         refused.add_metric([], float(status["source"]["refused"] is not None))
         yield refused
@@ -79,6 +80,20 @@ class StatusCollector(Collector):
         for (model_name, code), count in sorted(codes.items()):
             ends.add_metric([model_name, code], float(count))
         yield ends
+
+
+def _of_lease(leader: dict[str, Any]) -> Iterator[Metric]:
+    if not leader:
+        return
+    epoch = GaugeMetricFamily("llmgw_leader_epoch", "Epoch of the leader, as far as this control plane knows.")
+    epoch.add_metric([], float(leader["epoch"] or 0))
+    yield epoch
+    changes = CounterMetricFamily("llmgw_leader_changes", "How often the lead went from one control plane to another.")
+    changes.add_metric([], float(leader["changes"]))
+    yield changes
+    store = GaugeMetricFamily("llmgw_store_usable", "1 while the store can be used.")
+    store.add_metric([], float(leader["store"] == "ok"))
+    yield store
 
 
 COUNTERS = {

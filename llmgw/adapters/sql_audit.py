@@ -1,10 +1,9 @@
 """The table of the audit trail. Part of `sql_store`, in whose thread all of it runs."""
 
-from collections.abc import Callable
-
 import sqlalchemy as sa
 
-from llmgw.adapters.sql_thread import Run
+from llmgw.adapters.sql_backlog import Backlog
+from llmgw.adapters.sql_thread import SqlThread
 from llmgw.base.time import Instant
 from llmgw.ports.audit import Entry
 
@@ -25,21 +24,19 @@ _audit = sa.Table(
 
 
 class SqlAudit:
-    """An `AuditKeeper`. `soon` has work done in the store's thread, and logs as what it could not be kept."""
+    """An `AuditKeeper`."""
 
-    def __init__(self, engine: sa.Engine, run: Run, soon: Callable[[Callable[[], None], str], None]) -> None:
-        self._engine = engine
-        self._run = run
-        self._soon = soon
+    def __init__(self, thread: SqlThread) -> None:
+        self._thread = thread
+        self._backlog: Backlog[Entry] = Backlog(thread, "lines of the audit trail", _write)
 
     def record(self, entry: Entry) -> None:
-        """Take a line."""
+        """Take a line; it is written soon. Never blocks, never raises."""
+        self._backlog.put(entry)
 
-        def write() -> None:
-            with self._engine.begin() as connection:
-                connection.execute(sa.insert(_audit).values(_row(entry)))
-
-        self._soon(write, f"a line of the audit trail ({entry})")
+    def flush(self) -> None:
+        """Have what waits written soon, if anything does."""
+        self._backlog.flush()
 
     async def entries(self, limit: int, since: Instant | None = None) -> list[Entry]:
         """Return the newest."""
@@ -49,19 +46,23 @@ class SqlAudit:
             query = query.order_by(_audit.c.id.desc()).limit(limit)
             if since is not None:
                 query = query.where(_audit.c.at >= since)
-            with self._engine.connect() as connection:
+            with self._thread.engine.connect() as connection:
                 return [Entry(**row) for row in connection.execute(query).mappings()]
 
-        return await self._run(read)
+        return await self._thread.run(read)
 
     async def forget(self, before: Instant) -> None:
         """Drop what is older."""
 
         def write() -> None:
-            with self._engine.begin() as connection:
+            with self._thread.engine.begin() as connection:
                 connection.execute(sa.delete(_audit).where(_audit.c.at < before))
 
-        await self._run(write)
+        await self._thread.run(write)
+
+
+def _write(connection: sa.Connection, batch: list[Entry]) -> None:
+    connection.execute(sa.insert(_audit), [_row(entry) for entry in batch])
 
 
 def _row(entry: Entry) -> dict[str, object]:

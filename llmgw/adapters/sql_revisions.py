@@ -132,14 +132,12 @@ class SqlRevisions:
         if (there or 0) != standing.serial - 1:
             return False
         if there is None:
-            made = connection.execute(
-                self._insert(_standing).values(id=1, serial=standing.serial, content=content).on_conflict_do_nothing()
-            )
+            fresh = self._insert(_standing).values(id=1, serial=standing.serial, content=content)
+            made = connection.execute(fresh.on_conflict_do_nothing().returning(_standing.c.id))
         else:
-            made = connection.execute(
-                sa.update(_standing).where(_standing.c.serial == there).values(serial=standing.serial, content=content)
-            )
-        return made.rowcount == 1
+            newer = sa.update(_standing).where(_standing.c.serial == there)
+            made = connection.execute(newer.values(serial=standing.serial, content=content).returning(_standing.c.id))
+        return made.first() is not None  # of an insert, a driver need not know how many rows it made
 
     def _keep_tree(self, connection: sa.Connection, tree: SourceTree) -> None:
         digests = {path: hashlib.sha256(data).hexdigest() for path, data in tree.files.items()}

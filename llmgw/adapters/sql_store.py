@@ -1,83 +1,67 @@
 """What survives a restart, in SQLite (default) or PostgreSQL, with one set of queries.
 
-That is: the lease, events, what operators asked for, the last good tree, the nodes that hold something.
-
-One thread does all of it, so the event loop never waits for a disk, and no await happens inside a transaction. Events are
-handed over without waiting; one that cannot be written is logged and dropped, since serving does not depend on it.
+That is: the lease, events, what operators asked for, the last good tree, the nodes that hold something, the planner's
+memory, revisions, plans that were used. It is brought up to date (`sql_schema`) before its first use, whenever that is: a
+server may start while its database is away.
 """
 
-import asyncio
 import base64
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import sqlalchemy as sa
 from pydantic import ValidationError
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from llmgw.adapters import sql_audit, sql_keys, sql_plans, sql_revisions, sql_usage
+from llmgw.adapters import sql_audit, sql_events, sql_keys, sql_lease, sql_plans, sql_revisions, sql_schema, sql_usage
+from llmgw.adapters.sql_thread import SqlThread
 from llmgw.base.ids import Epoch, NodeName, OwnerId, Revision
 from llmgw.base.time import Instant
 from llmgw.catalog.source import SourceTree
 from llmgw.plan.snapshot import Act
-from llmgw.ports.sinks import Event, Lease, StoreUnavailable
+from llmgw.ports.memory import Kept
+from llmgw.ports.sinks import Event, Lease
 from llmgw.spec.node import Node
 
 log = logging.getLogger(__name__)
 
-SCHEMA_VERSION = 1
-LIMIT = 10.0
-"""Seconds for one piece of work, waiting for its turn included."""
-KEPT_EVENTS = 10_000
+OPENING = 60.0
+"""Seconds that bringing the schema up to date may take, waiting for another server that does it included."""
 T = TypeVar("T")
 
-_meta = sa.MetaData()
-_schema = sa.Table("llmgw_schema", _meta, sa.Column("version", sa.Integer, nullable=False))
-_lease = sa.Table(
-    "lease",
-    _meta,
-    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("owner", sa.String(64), nullable=False),
-    sa.Column("epoch", sa.BigInteger, nullable=False),
-    sa.Column("expires", sa.Double, nullable=False),
-)
-_events = sa.Table(
-    "events",
-    _meta,
-    sa.Column("id", sa.Integer, primary_key=True),
-    sa.Column("at", sa.Double, nullable=False),
-    sa.Column("kind", sa.String(64), nullable=False),
-    sa.Column("subject", sa.Text, nullable=False),
-    sa.Column("text", sa.Text, nullable=False),
-    sa.Column("cause", sa.Text, nullable=False),
-)
+meta = sa.MetaData()
 _trees = sa.Table(
     "trees",
-    _meta,
+    meta,
     sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("revision", sa.Text, nullable=False),
     sa.Column("content", sa.Text, nullable=False),
 )
 _nodes = sa.Table(
     "nodes",
-    _meta,
+    meta,
     sa.Column("name", sa.String(64), primary_key=True),
     sa.Column("spec", sa.Text, nullable=False),
 )
 
 _acts = sa.Table(
     "acts",
-    _meta,
+    meta,
     sa.Column("target", sa.String(300), primary_key=True),
     sa.Column("kind", sa.String(16), nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("at", sa.Double, nullable=False),
     sa.Column("until", sa.Double, nullable=True),
     sa.Column("by", sa.Text, nullable=False),
+)
+_memory = sa.Table(
+    "memory",
+    meta,
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("content", sa.Text, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
 )
 _KINDS: dict[str, Literal["cordon", "drain", "restart"]] = {
     "cordon": "cordon",
@@ -87,64 +71,59 @@ _KINDS: dict[str, Literal["cordon", "drain", "restart"]] = {
 
 
 class SqlStore:
-    """Implements `LeaseKeeper`, `EventSink`, `EventSource` and `ActKeeper`. Call `open` first and `close` last."""
+    """Implements `LeaseKeeper`, `EventSink`, `EventSource`, `ActKeeper`, `MemoryKeeper`. Call `open` first and `close` last."""
 
     def __init__(self, url: str) -> None:
-        self._engine = _engine(url)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
-        self._recorded = 0
+        self._thread = SqlThread(url, "store")
+        self._engine = self._thread.engine
+        self._lease_thread = SqlThread(url, "lease")
+        self._lease = sql_lease.SqlLease(self._lease_thread)
+        self._events = sql_events.SqlEvents(self._thread)
+        self._ready = False
         self.revisions = sql_revisions.SqlRevisions(self._engine, self._run)
         self.plans = sql_plans.SqlPlans(self._engine, self._run)
         self.keys = sql_keys.SqlKeys(self._engine, self._run)
         self.usage = sql_usage.SqlUsage(self._engine, self._run)
-        self.audit = sql_audit.SqlAudit(self._engine, self._run, self._soon)
-        if self._engine.dialect.name == "sqlite":
-            sa.event.listen(self._engine, "connect", _configure_sqlite)
+        self.audit = sql_audit.SqlAudit(self._thread)
 
     async def open(self, *, alone: bool = False) -> None:
-        """Make or check the schema. Raises StoreUnavailable.
+        """Bring the schema up to date. Raises StoreUnavailable, for a newer one too.
 
         `alone` says that the caller holds a lock by which no other process can be using this store; a lease that is still
         held then belongs to a dead process, and is ended instead of waited for.
         """
-        await self._run(lambda: self._prepare(alone=alone))
+        await self._prepare()
+        if alone:
+            await self._lease.end()
 
     async def close(self) -> None:
         """Write what is still to be written, and close."""
-        await asyncio.to_thread(self._thread.shutdown, wait=True)
-        self._engine.dispose()
+        self._write_waiting()
+        await self._thread.close()
+        await self._lease_thread.close()
 
     async def take(self, owner: OwnerId, seconds: float, at_least: Epoch) -> Lease:
         """Take or renew the lease in one statement."""
-        return await self._run(lambda: self._take(owner, seconds, at_least))
+        await self._prepare()
+        lease = await self._lease.take(owner, seconds, at_least)
+        self._write_waiting()  # what waited for the store can be written now
+        return lease
 
     async def release(self, owner: OwnerId) -> None:
         """Give the lease to nobody, if it is this owner's; whoever takes it next begins a new epoch."""
+        await self._lease.release(owner)
 
-        def release() -> None:
-            with self._engine.begin() as connection:
-                connection.execute(sa.update(_lease).where(_lease.c.owner == owner).values(owner="", expires=0.0))
-
-        await self._run(release)
+    async def release_epoch(self, epoch: Epoch) -> bool:
+        """Take the lease of this epoch away from whoever has it."""
+        return await self._lease.release_epoch(epoch)
 
     def record(self, event: Event) -> None:
         """Keep an event."""
-        self._soon(lambda: self._record(event), "an event")
+        self._events.record(event)
 
     async def events(self, limit: int, since: Instant | None = None, subject: str = "") -> list[Event]:
         """Return the newest events, newest first. Raises StoreUnavailable."""
-
-        def read() -> list[Event]:
-            query = sa.select(_events).order_by(_events.c.id.desc()).limit(limit)
-            if since is not None:
-                query = query.where(_events.c.at >= since)
-            if subject:
-                query = query.where(_of_subject(subject))
-            with self._engine.connect() as connection:
-                rows = connection.execute(query).all()
-            return [Event(Instant(row.at), row.kind, row.subject, row.text, row.cause) for row in rows]
-
-        return await self._run(read)
+        return await self._events.events(limit, since, subject)
 
     async def keep_acts(self, acts: Sequence[Act]) -> None:
         """Keep what operators asked for, in place of what was kept before. Raises StoreUnavailable."""
@@ -247,119 +226,43 @@ class SqlStore:
 
         return await self._run(read)
 
-    def _soon(self, work: Callable[[], None], what: str) -> None:
-        """Have work done in its turn, and wait for nothing; one that fails is logged as what could not be kept."""
+    async def keep_memory(self, epoch: Epoch, content: str) -> bool:
+        """Keep this in place of what was kept, in one statement: a leader of the past changes nothing."""
+        fresh = {"epoch": epoch, "content": content, "at": sql_lease.stores_now(self._engine)}
+        statement = (
+            sql_lease.inserting(self._engine, _memory)
+            .values(id=1, **fresh)
+            .on_conflict_do_update(index_elements=[_memory.c.id], set_=fresh, where=_memory.c.epoch <= epoch)
+            .returning(_memory.c.id)
+        )
 
-        def ended(done: Future[None]) -> None:
-            if (error := done.exception()) is not None:
-                log.error("%s could not be kept: %s", what, error)
+        def write() -> bool:
+            with self._engine.begin() as connection:
+                return connection.execute(statement).first() is not None
 
-        self._thread.submit(work).add_done_callback(ended)
+        return await self._run(write)
+
+    async def last_memory(self) -> Kept | None:
+        """Return what was kept last, or None. Raises StoreUnavailable."""
+
+        def read() -> Kept | None:
+            with self._engine.connect() as connection:
+                query = sa.select(_memory.c.content, (sql_lease.stores_now(self._engine) - _memory.c.at).label("age"))
+                row = connection.execute(query).first()
+            return Kept(row.content, max(0.0, row.age)) if row is not None else None
+
+        return await self._run(read)
+
+    def _write_waiting(self) -> None:
+        self._events.flush()
+        self.audit.flush()
 
     async def _run(self, work: Callable[[], T]) -> T:
-        try:
-            async with asyncio.timeout(LIMIT):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except TimeoutError as error:
-            raise StoreUnavailable(f"it did not answer within {LIMIT:.0f} s") from error
-        except SQLAlchemyError as error:
-            raise StoreUnavailable(_one_line(error)) from error
+        await self._prepare()
+        return await self._thread.run(work)
 
-    def _prepare(self, *, alone: bool) -> None:
-        with self._engine.begin() as connection:
-            _meta.create_all(connection)
-            sql_revisions.meta.create_all(connection)
-            sql_plans.meta.create_all(connection)
-            sql_keys.meta.create_all(connection)
-            sql_usage.meta.create_all(connection)
-            sql_audit.meta.create_all(connection)
-            version = connection.execute(sa.select(_schema.c.version)).scalar()
-            if version is None:
-                connection.execute(sa.insert(_schema).values(version=SCHEMA_VERSION))
-            elif version > SCHEMA_VERSION:
-                raise StoreUnavailable(
-                    f"the store has schema {version}, this llmgw knows {SCHEMA_VERSION}; upgrade llmgw, or use another store"
-                )
-            if alone:
-                connection.execute(sa.update(_lease).values(expires=0.0))
-
-    def _now(self) -> sa.ColumnElement[float]:
-        """The store's own clock, in Unix seconds. SQLite before 3.42 has no unixepoch('subsec'), hence julian days."""
-        if self._engine.dialect.name == "sqlite":
-            return (sa.func.julianday("now", type_=sa.Double) - 2440587.5) * 86400.0
-        return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
-
-    def _take(self, owner: OwnerId, seconds: float, at_least: Epoch) -> Lease:
-        insert = (sqlite if self._engine.dialect.name == "sqlite" else postgresql).insert(_lease)
-        now = self._now()
-        kept = sa.and_(_lease.c.owner == owner, _lease.c.epoch >= at_least)
-        grown = sa.case((_lease.c.epoch + 1 >= at_least, _lease.c.epoch + 1), else_=at_least)
-        statement = (
-            insert.values(id=1, owner=owner, epoch=max(1, at_least), expires=now + seconds)
-            .on_conflict_do_update(
-                index_elements=[_lease.c.id],
-                set_={
-                    "owner": owner,
-                    "epoch": sa.case((kept, _lease.c.epoch), else_=grown),
-                    "expires": now + seconds,
-                },
-                where=sa.or_(_lease.c.owner == owner, _lease.c.expires <= now),
-            )
-            .returning(_lease.c.owner, _lease.c.epoch)
-        )
-        with self._engine.begin() as connection:
-            row = connection.execute(statement).first()
-            if row is None:
-                row = connection.execute(sa.select(_lease.c.owner, _lease.c.epoch)).one()
-        return Lease(OwnerId(row.owner), Epoch(row.epoch), mine=row.owner == owner)
-
-    def _record(self, event: Event) -> None:
-        with self._engine.begin() as connection:
-            connection.execute(
-                sa.insert(_events).values(
-                    at=event.at, kind=event.kind, subject=event.subject, text=event.text, cause=event.cause
-                )
-            )
-            self._recorded += 1
-            if self._recorded % 1000 == 1:
-                newest = sa.select(sa.func.max(_events.c.id)).scalar_subquery()
-                connection.execute(sa.delete(_events).where(_events.c.id <= newest - KEPT_EVENTS))
-
-
-def _of_subject(subject: str) -> sa.ColumnElement[bool]:
-    """Select the events of a subject; those of a model are also its replicas', which are named `MODEL-EPOCH-N`."""
-    kind, _, name = subject.partition("/")
-    if kind != "model":
-        return _events.c.subject == subject
-    column = _events.c.subject
-    dashes = sa.func.length(column) - sa.func.length(sa.func.replace(column, "-", ""))
-    of_its_own = sa.and_(column.startswith(f"replica/{name}-", autoescape=True), dashes == name.count("-") + 2)
-    return sa.or_(column == subject, of_its_own)
-
-
-def _engine(url: str) -> sa.Engine:
-    """Return the engine of a URL. Raises StoreUnavailable for one that will not do."""
-    scheme, _, rest = url.partition("://")
-    if scheme == "postgresql":
-        scheme = "postgresql+psycopg"
-    if scheme not in ("sqlite", "postgresql+psycopg"):
-        raise StoreUnavailable(f"a store is sqlite:///FILE or postgresql://USER@HOST/DATABASE, not {scheme}://")
-    try:
-        return sa.create_engine(f"{scheme}://{rest}", pool_pre_ping=scheme != "sqlite")
-    except ModuleNotFoundError as error:
-        raise StoreUnavailable("PostgreSQL needs a driver; run `pip install 'llmgw[postgres]'`") from error
-    except SQLAlchemyError as error:
-        raise StoreUnavailable(f"its URL cannot be read: {_one_line(error)}") from error
-
-
-def _configure_sqlite(connection: Any, _: object) -> None:
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA busy_timeout=5000")
-    cursor.execute("PRAGMA synchronous=NORMAL")
-    cursor.close()
-
-
-def _one_line(error: SQLAlchemyError) -> str:
-    cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
-    return str(cause).strip().splitlines()[0]
+    async def _prepare(self) -> None:
+        """Bring the schema up to date, once; the next use tries again if it could not be."""
+        if not self._ready:
+            await self._thread.run(lambda: sql_schema.bring_up_to_date(self._engine), OPENING)
+            self._ready = True

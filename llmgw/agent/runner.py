@@ -50,6 +50,7 @@ from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.report import Adoptions, Facts, Reason, Report
 from llmgw.runtime.latest import Latest
 from llmgw.runtime.supervisor import Supervisor
+from llmgw.wire.messages import Using
 
 log = logging.getLogger(__name__)
 
@@ -162,6 +163,11 @@ class Runner:
         # not before: the values of the order in force are needed for as long as that one is
         self._processes.secrets.keep(secrets or {}, order)
         self.dispatch(OrderStored(order))
+
+    def heed(self, using: Using) -> None:
+        """Take what a control plane says of its gateways; the others hear of it at once if it is news."""
+        if self._state.users.take(using, self._clock.now()):
+            self.changes.set(self.changes.value + 1)
 
     def dispatch(self, event: Event) -> None:
         """Feed one event and begin all that follows from it."""

@@ -16,7 +16,19 @@ from llmgw.base.ids import NodeName
 from llmgw.runtime.supervisor import Owned, Supervisor
 from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import frame
-from llmgw.wire.messages import PROTOCOL, FromAgent, Hello, LogReply, LogRequest, Order, Refused, Said, Welcome, encode
+from llmgw.wire.messages import (
+    PROTOCOL,
+    FromAgent,
+    Hello,
+    LogReply,
+    LogRequest,
+    Order,
+    Refused,
+    Said,
+    Using,
+    Welcome,
+    encode,
+)
 from llmgw.wire.session import Session
 
 log = logging.getLogger(__name__)
@@ -131,6 +143,8 @@ class _Connection:
                             await self._greet(message)
                         case Order():
                             self._runner.obey(message.order, self._cluster, message.secrets)
+                        case Using():
+                            self._runner.heed(message)
                         case LogRequest():
                             self._ask(message)
                         case _:
@@ -154,7 +168,7 @@ class _Connection:
         self._cluster = hello.cluster
         self._node = hello.node
         log.info("a control plane connected", extra={"node": hello.node, "version": hello.version})
-        await self._send(Welcome(PROTOCOL, __version__))
+        await self._send(Welcome(PROTOCOL, __version__, users=True))
         self._tasks.job("reports", self._reports(), self._give_up)
 
     def _ask(self, request: LogRequest) -> None:

@@ -43,6 +43,7 @@ from llmgw.agent.events import (
     Tick,
 )
 from llmgw.agent.shard import Shard
+from llmgw.agent.users import Users
 from llmgw.base.ids import BootId, Epoch, Generation, NodeName, ShardId
 from llmgw.base.time import Instant, later
 from llmgw.engines.exits import PORT_TAKEN, WEIGHTS_MISSING
@@ -83,6 +84,8 @@ class AgentState:
     """Rank of the newest order ever obeyed here, which is known even if the order itself was lost."""
     refused: int = 0
     sequence: int = 0
+    users: Users = field(default_factory=Users)
+    """Who sends requests to what runs here. It decides nothing here, and is passed on."""
     _shards: dict[ShardId, Shard] = field(default_factory=dict)
 
     def accepts(self, order: NodeOrder) -> bool:
@@ -170,6 +173,7 @@ class AgentState:
             facts=facts,
             shards=tuple(self._shards[key].report(now) for key in sorted(self._shards)),
             gpus=gpus,
+            users=self.users.said(now),
         )
 
     def _visible(self) -> object:

@@ -69,6 +69,8 @@ class ServerSettings:
     state_dir: Path
     store: str | None
     ephemeral: bool = False
+    lease: float = 15.0
+    """Seconds that the lease lasts without renewal."""
     secrets_dir: Path | None = None
     remote: Remote | None = None
     """The repository to mirror; `cluster` is not looked at then."""
@@ -232,6 +234,24 @@ def tunnels_dir(state_dir: Path, below: int) -> Path:
 def workers_socket(state_dir: Path) -> Path:
     """Return where gateway workers find the control plane."""
     return state_dir / "workers.sock"
+
+
+def owner_name(unique: str) -> str:
+    """Return what the lease calls this process: random, so that a restarted one never matches its own; and to be found."""
+    return f"{unique}@{socket.gethostname()[:30]}:{os.getpid()}"
+
+
+def gateways_name(state_dir: Path, new: Callable[[], str]) -> str:
+    """Return what agents know this state directory's gateways by: the next server of it speaks for the same ones."""
+    path = state_dir / "gateways.id"
+    try:
+        known = path.read_text().strip() if path.exists() else ""
+        if not known:
+            known = new()
+            path.write_text(known)
+    except OSError as error:
+        raise CannotStart(f"cannot write {path}: {why(error)}; choose another place with --state-dir") from error
+    return known
 
 
 def network_id() -> str:

@@ -23,16 +23,19 @@ from llmgw.adapters.local_link import LocalLink
 from llmgw.adapters.prometheus import exposition
 from llmgw.adapters.secrets import Secrets
 from llmgw.adapters.sql_store import SqlStore
+from llmgw.adapters.sql_thread import is_passing
 from llmgw.agent.lineage import end_with_parent
 from llmgw.agent.main import ROOTS_SOCKET, CannotStart, default_socket
 from llmgw.app.places import (
     ServerSettings,
     check_tls,
     embedded_worker,
+    gateways_name,
     held_state_dir,
     is_loopback,
     left_workers,
     network_id,
+    owner_name,
     reserved_port,
     tunnels_dir,
     why,
@@ -55,15 +58,18 @@ from llmgw.control.gateways import Gateways
 from llmgw.control.hooks import SourceRoutes
 from llmgw.control.key_api import KeyApi
 from llmgw.control.key_book import KeyBook
-from llmgw.control.leadership import Leadership
+from llmgw.control.leadership import Leadership, StoreLoss
+from llmgw.control.lease_api import LeaseApi, leader_row
 from llmgw.control.operator import OperatorApi
 from llmgw.control.plan_api import PlanApi
+from llmgw.control.planner_memory import PlannerMemory
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.revisions import Progress, progress
 from llmgw.control.routers import Routers
 from llmgw.control.sessions import SILENCE, Sessions, silence_limit
 from llmgw.control.spending import Spendings, tidy
 from llmgw.control.status import Control, status
+from llmgw.control.using import UseTeller
 from llmgw.control.workers import Workers
 from llmgw.fleet.spent import SpentBatch
 from llmgw.ports.links import Link
@@ -124,17 +130,9 @@ class _Server:
         )
         self._book = FleetBook(self._clock, self._wake)
         self._sessions = Sessions(self._link, self._book, rng, self._secrets, self._silence)
-        self._leadership = Leadership(self._store, OwnerId(self._ids.new()), self._wake)
+        self._leadership = self._claim()
         self._workers = self._gateway_workers()
-        self._routers = Routers(
-            secret=self._router_secret,
-            clock=self._clock,
-            changed=self._wake,
-            kept=settings.state_dir / "routers.json",
-            network=network_id(),
-            events=self._store,
-            spent=self._keep_spent,
-        )
+        self._routers = self._router_book()
         static = settings.gateway.endpoints
         self._gateways = Gateways(self._workers, self._routers, self._clock, static, self._secrets)
         self._keys = self._key_book()
@@ -150,18 +148,49 @@ class _Server:
             self._acts,
             self._store,
             self._clock,
+            first_version=rng.randrange(1 << 44),
         )
         self._adoption = Adoption(
             self._store.revisions, self._catalogs, self._leadership, self._store, self._clock, self._ids, self._wake
         )
         self._reconciler.watched_by(self._adoption)
         self._adoption.audited_by(self._store.audit.record)
+        self._memory = PlannerMemory(
+            self._store, self._leadership, self._store, self._clock, self._wake, self._remember_nodes
+        )
+        self._reconciler.remembers_by(self._memory)
+        self._teller = UseTeller(
+            gateways_name(settings.state_dir, self._ids.new), self._gateways, self._book, self._clock, self._routers
+        )
+        self._reconciler.tells_by(self._teller)
         self._admin = self._admin_api()
         self._statuses: Statuses | None = None
         if settings.forge is not None:
             forge = ForgeApi(settings.forge, self._secrets.get, self._clock)
             self._statuses = Statuses(forge, self._commits, self._far, self._clock)
         self._tasks = Supervisor("server")
+
+    def _claim(self) -> Leadership:
+        return Leadership(
+            self._store,
+            OwnerId(owner_name(self._ids.new())),
+            self._wake,
+            self._store,
+            self._clock,
+            seconds=self._settings.lease,
+            on_store_loss=self._on_store_loss,
+        )
+
+    def _router_book(self) -> Routers:
+        return Routers(
+            secret=self._router_secret,
+            clock=self._clock,
+            changed=self._wake,
+            kept=self._settings.state_dir / "routers.json",
+            network=network_id(),
+            events=self._store,
+            spent=self._keep_spent,
+        )
 
     def _gateway_workers(self) -> Workers:
         gateway = self._settings.gateway
@@ -219,6 +248,7 @@ class _Server:
             (
                 *SourceRoutes(self._catalogs.hint, self._catalogs.permit, self._hook_secret, self._clock).routes(),
                 *self._routers.routes(),
+                *LeaseApi(self._leadership, self._store, self._clock).routes(),
                 *ApplyApi(self._adoption, plans, self._reconciler, self._clock).routes(),
                 *KeyApi(self._keys, self._store.usage, self._store.audit, self._clock).routes(),
             ),
@@ -247,6 +277,7 @@ class _Server:
             self._tasks.loop("keys", self._keys.run())
             self._tasks.loop("tidy", self._tidy())
             self._tasks.loop("leadership", self._leadership.run())
+            self._tasks.loop("memory", self._memory.run())
             self._tasks.loop("reconcile", self._reconciler.run())
             if self._statuses is not None:
                 self._tasks.loop("commit statuses", self._statuses.run())
@@ -267,28 +298,33 @@ class _Server:
                 await self._workers.abandon()
             else:
                 await self._workers.stop(self._settings.gateway.drain)
+                await self._sessions.farewell(self._teller.farewell())
             with contextlib.suppress(StoreUnavailable):
                 await self._keys.note_used()
             await self._sessions.stop()
             await self._store.close()
 
     async def _open_store(self) -> None:
+        """Open the store. One that does not answer may come back, so that this server then serves and waits for it."""
         try:
             await self._store.open(alone=self._settings.store is None)  # its directory is locked by this process
             await self._acts.load()
             await self._keys.load()
         except StoreUnavailable as error:
-            raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
+            if self._settings.store is None or not is_passing(error):
+                raise CannotStart(
+                    f"cannot use the store: {error}; mend it, or name another one with --store"
+                ) from error
+            log.warning("the store cannot be used; serving without leading until it can", extra={"reason": str(error)})
 
     async def _first_catalog(self) -> None:
         """Have a catalog before anything listens: what was in force before, or else the newest valid one.
 
         What was in force is looked at first, since its rules say what may come after it.
         """
-        try:
+        last: SourceTree | None = None
+        with contextlib.suppress(StoreUnavailable):  # told by `_open_store`
             last = await self._adoption.load() or await self._store.last_tree()
-        except StoreUnavailable as error:
-            raise CannotStart(f"cannot use the store: {error}; mend it, or name another one with --store") from error
         if last is not None and not await self._catalogs.remember(last):
             log.error("what was in force is not valid for this llmgw", extra={"revision": last.revision})
         with contextlib.suppress(TimeoutError):
@@ -314,6 +350,7 @@ class _Server:
     async def _take_over(self) -> None:
         try:
             await self._adoption.take_over()
+            await self._memory.take_over()
         except StoreUnavailable as error:
             log.warning("what an earlier leader left is not known yet", extra={"reason": str(error)})
 
@@ -364,7 +401,9 @@ class _Server:
         holding = self._reconciler.holding
         while True:
             version = holding.version
-            if version:
+            if (
+                version and self._leadership.epoch is not None
+            ):  # what a past leader knew is not written over what is true
                 try:
                     await self._store.keep_nodes(holding.value)
                 except StoreUnavailable as error:
@@ -437,16 +476,20 @@ class _Server:
             self._ways = SshWays.prepare(directory, str(ROOTS_SOCKET), shutil.which("ssh"), self._secrets)
         return SshLink(self._ways, node.name, random.Random(self._rng.random()))
 
+    def _on_store_loss(self) -> StoreLoss:
+        catalog = self._catalogs.state.value.catalog
+        return catalog.cluster.control.on_store_loss if catalog is not None else "keep"
+
     def _silence(self) -> float:
         catalog = self._catalogs.state.value.catalog
         return silence_limit(catalog.cluster.control.unreachable_after) if catalog is not None else SILENCE
 
     def _status(self) -> dict[str, Any]:
         alarms = (
+            *self._leadership.alarms,
             self._workers.trouble,
             *self._routers.alarms,
             *self._gateways.alarms,
-            self._leadership.trouble,
             *self._sessions.alarms,
             *self._reconciler.alarms,
             *self._keys.alarms,
@@ -459,6 +502,7 @@ class _Server:
             admin_socket=str(self._settings.admin_socket),
             leading=self._leadership.epoch is not None,
             epoch=self._leadership.epoch,
+            leader=leader_row(self._leadership),
             workers=tuple(self._workers.pids),
             routers=tuple(self._routers.rows()),
             router_notices=self._routers.notices,

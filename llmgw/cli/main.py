@@ -17,6 +17,7 @@ from typer.exceptions import Abort, TyperException
 from llmgw.cli.changing import COMMANDS as CHANGING
 from llmgw.cli.key_commands import COMMANDS as USAGE
 from llmgw.cli.key_commands import keys
+from llmgw.cli.lease import lease
 from llmgw.cli.node_commands import node_check, node_install
 from llmgw.cli.operating import COMMANDS as OPERATING
 from llmgw.cli.options import (
@@ -66,6 +67,7 @@ node = typer.Typer(
 )
 app.add_typer(node, name="node")
 app.add_typer(keys, name="keys")
+app.add_typer(lease, name="lease")
 
 
 Directory = Annotated[Path, typer.Option("--dir", metavar="DIR", envvar="LLMGW_CLUSTER", help="The cluster directory.")]
@@ -149,6 +151,9 @@ def server(
         str,
         typer.Option(envvar="LLMGW_FORGE_SECRET", metavar="NAME", help="Secret with a token that may set statuses."),
     ] = "",
+    lease_seconds: Annotated[
+        float, typer.Option("--lease", envvar="LLMGW_LEASE", min=0.5, max=600.0, hidden=True)
+    ] = 15.0,
     log_level: LogLevel = "info",
 ) -> None:
     """Run the control plane and its gateway, following a cluster directory."""
@@ -175,6 +180,7 @@ def server(
         admin_socket=admin_socket,
         secrets_dir=secrets_dir,
         store=store,
+        lease=lease_seconds,
         router_secret=router_secret,
         ephemeral=ephemeral,
         remote=remote_of(git, branch, path, git_secret, git_user, git_known_hosts, git_ca, allow_file=git_allow_file),

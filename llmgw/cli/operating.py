@@ -76,7 +76,9 @@ def forget(
 def get(
     what: Annotated[
         str,
-        typer.Argument(metavar="TABLE", help="nodes, gpus, models, replicas, endpoints, events, audit or snapshot."),
+        typer.Argument(
+            metavar="TABLE", help="nodes, gpus, models, replicas, endpoints, leader, events, audit or snapshot."
+        ),
     ],
     output: Annotated[str, typer.Option("--output", "-o", help="wide or json.", show_default=False)] = "",
     filters: Annotated[
@@ -89,7 +91,7 @@ def get(
     server: Server = "",
     as_json: Annotated[bool, typer.Option("--json", help="The same as -o json.")] = False,
 ) -> None:
-    """Show a table (nodes, gpus, models, replicas, endpoints, events, audit), or save what a plan is made from (snapshot)."""
+    """Show a table (nodes, gpus, models, replicas, endpoints, leader, events, audit), or save a plan's input (snapshot)."""
     from llmgw.cli.tables import Asked, show_table
 
     if as_json and output not in ("", "json"):

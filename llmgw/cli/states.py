@@ -88,7 +88,9 @@ def _head(shown: dict[str, Any]) -> list[str]:
     ready = sum(model["ready"] for model in shown["models"])
     wanted = sum(model["wanted"] for model in shown["models"])
     models = len(shown["models"])
-    leading = f"leading, epoch {control['epoch']}" if control["leading"] else "not leading"
+    leader = control.get("leader") or {}
+    other = f": {leader['owner']} leads with epoch {leader['epoch']}" if leader.get("owner") else ""
+    leading = f"leading, epoch {control['epoch']}" if control["leading"] else f"not leading{other}"
     since = f" for {age(source['age'])}" if source["age"] is not None else ""
     signed = f", verified: {source['verified_by']}" if source["verified_by"] else ""
     subject = f" ({source['subject']})" if source["subject"] else ""

@@ -117,6 +117,17 @@ TABLES: dict[str, tuple[str, tuple[Column, ...]]] = {
             _age("IDLE FOR", "idle_for"),
         ),
     ),
+    "leader": (
+        "/v1/leader",
+        (
+            _field("LEADER", "owner"),
+            _field("EPOCH", "epoch"),
+            Column("HERE", lambda row: "yes" if row["here"] else "no"),
+            _field("CHANGES", "changes"),
+            _field("STORE", "store"),
+            _field("ASKED", "asked", wide=True),
+        ),
+    ),
     "events": (
         "/v1/events",
         (

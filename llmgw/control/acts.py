@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 READ_AGAIN = 10.0
 """Seconds between two looks at the store, where another control plane may have written."""
+TRY_AGAIN = 2.0
+"""Seconds until the store is tried again: while acts are not known, nothing is decided."""
 MISSING_CARD = 7 * 86400.0
 """Seconds for which an act on a card that no node has is kept."""
 
@@ -78,7 +80,8 @@ class Acts:
                 await self.step()
             except StoreUnavailable as error:
                 log.warning("acts and store are not in step", extra={"reason": str(error)})
-                await asyncio.sleep(READ_AGAIN)
+                await asyncio.sleep(TRY_AGAIN)
+                continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(READ_AGAIN):
                     await self._dirty.wait()

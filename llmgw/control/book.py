@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from llmgw.base.ids import NodeName
 from llmgw.base.time import Clock
-from llmgw.fleet.report import Report
+from llmgw.fleet.report import Report, Use
 from llmgw.fleet.view import NeverSeen, NodeView, Reporting, Routes, Unreachable, fold, lose
 
 
@@ -86,4 +86,11 @@ def _essence(report: Report) -> object:
     ]
     facts = replace(report.facts, disk_free=None)  # it moves with every line of a log, on every node
     cards = [(gpu.uuid, gpu.index, gpu.unhealthy, gpu.users, gpu.links, gpu.numa) for gpu in report.gpus]
-    return (report.boot, report.epoch, report.generation, report.refused, facts, shards, cards)
+    users = [
+        (one.gateways, one.epoch, one.generation, one.routers, [_use(use) for use in one.uses]) for one in report.users
+    ]
+    return (report.boot, report.epoch, report.generation, report.refused, facts, shards, cards, users)
+
+
+def _use(use: Use) -> object:
+    return (use.replica, use.in_flight is None, bool(use.in_flight), use.routed)

@@ -16,11 +16,17 @@ from llmgw.control.adoption import Adoption
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs
 from llmgw.control.leadership import Leadership
+from llmgw.control.planner_memory import PlannerMemory
 from llmgw.control.sessions import Sessions
+from llmgw.control.using import UseTeller
 from llmgw.engines.adapter import ENGINES, Engine
+from llmgw.fleet.table import EMPTY_TABLE, EndpointTable
+from llmgw.fleet.users import with_users
 from llmgw.fleet.view import report_of
 from llmgw.plan.check import check
 from llmgw.plan.decide import plan
+from llmgw.plan.memory import Memory, recalled
+from llmgw.plan.publish import table_of
 from llmgw.plan.replicas import existing
 from llmgw.plan.result import Plan
 from llmgw.plan.snapshot import Decided, Snapshot
@@ -53,7 +59,9 @@ class Reconciler:
         *,
         planner: Callable[[Snapshot], Plan] = plan,
         engines: Mapping[str, Engine] = ENGINES,
+        first_version: int = 0,
     ) -> None:
+        """`first_version` is what this process counts tables from: by chance, so that no two give one number to two tables."""
         self._catalogs = catalogs
         self._book = book
         self._sessions = sessions
@@ -68,7 +76,7 @@ class Reconciler:
         self._wake = asyncio.Event()
         self._started = clock.now()
         self._epoch: Epoch | None = None
-        self._decided = Decided()
+        self._decided = Decided(table=replace(EMPTY_TABLE, version=first_version))
         self._spent: frozenset[ReplicaId] = frozenset()
         self._ends: dict[tuple[NodeName, ShardId], int] = {}
         """The attempt that ended last, of every shard that was heard of."""
@@ -80,6 +88,17 @@ class Reconciler:
         self.broken: tuple[str, ...] = ()
         """The rules of safety that the newest plan breaks, for which it was not carried out."""
         self._adoption: Adoption | None = None
+        self._memory: PlannerMemory | None = None
+        self._teller: UseTeller | None = None
+
+    def tells_by(self, teller: UseTeller) -> None:
+        """Tell every agent what the gateways here do, and count what those of others do. Once, before the first round."""
+        self._teller = teller
+        self._sessions.told_by(teller.using)
+
+    def remembers_by(self, memory: PlannerMemory) -> None:
+        """Go on from what the leader before decided, and hand it on. Once, before the first round."""
+        self._memory = memory
 
     def watched_by(self, adoption: Adoption) -> None:
         """Tell this of every round, and obey its suspensions. Once, before the first round."""
@@ -107,15 +126,19 @@ class Reconciler:
         catalog = self._catalogs.state.value.catalog
         if catalog is None:
             return None
+        views, now = self._book.views, self._clock.now()
+        own = self._usage.usage()
+        mine = self._teller.gateways if self._teller is not None else ""
+        drain = catalog.cluster.router.timeouts.drain
         return Snapshot(
             catalog=catalog,
-            nodes=self._book.views,
-            usage=self._usage.usage(),
+            nodes=views,
+            usage=with_users(own, views, self._decided.orders, mine, drain, now),
             previous=self._decided,
             epoch=self._epoch or Epoch(0),
             reconcile=self._rounds,
             started=self._started,
-            now=self._clock.now(),
+            now=now,
             acts=self._acts.current or (),
             engines=self._engines,
             held=self._sessions.held(),
@@ -151,14 +174,16 @@ class Reconciler:
             report = report_of(view)
             if report is not None:
                 self._leadership.heard(report.epoch)
+        if self._teller is not None:
+            self._teller.hear()
         epoch = self._leadership.epoch
-        if epoch is None or self._acts.current is None:
-            return None
-        if self._adoption is not None and not self._adoption.knows(epoch):
+        memory = self._memory_of(epoch)
+        if epoch is None or memory is None:
+            self._serve()
             return None
         if epoch != self._epoch:
             self._epoch = epoch
-            self._decided = Decided.nothing(epoch)
+            self._decided = recalled(memory, Decided.nothing(epoch, self._decided.table), catalog)
             self._spent = frozenset()
         self._rounds += 1
         snapshot = self.snapshot()
@@ -175,6 +200,34 @@ class Reconciler:
         if self._adoption is not None:
             self._adoption.carried_out(decided, snapshot)
         return decided
+
+    def _memory_of(self, epoch: Epoch | None) -> Memory | None:
+        """Return what the leader before left; None while this process may not decide, or does not know enough to."""
+        if epoch is None or self._acts.current is None:
+            return None
+        if self._adoption is not None and not self._adoption.knows(epoch):
+            return None
+        return self._memory.of(epoch) if self._memory is not None else Memory()
+
+    def _serve(self) -> None:
+        """Publish what nodes report to be ready and not draining, while another control plane decides, or nobody does."""
+        if self._leadership.epoch is None and self._epoch is not None:
+            self._epoch = None
+            self._decided = Decided(table=self._decided.table)
+            self._sessions.stand_down()
+        if self._epoch is not None:
+            return  # it decides again in a moment, in the epoch it knows; its table stands
+        snapshot = self.snapshot()
+        assert snapshot is not None
+        table, _, _ = table_of(snapshot, snapshot.catalog.models, existing(snapshot))
+        self._decided = Decided(table=table)
+        self._publish(table, settled=not snapshot.unheard())
+
+    def _publish(self, table: EndpointTable, *, settled: bool) -> None:
+        self._endpoints.publish(table, settled=settled)
+        if self._teller is not None:
+            self._teller.published(table)
+            self._sessions.say_uses()
 
     async def run(self) -> None:
         """Decide for ever."""
@@ -210,12 +263,14 @@ class Reconciler:
 
     def _carry_out(self, decided: Plan) -> None:
         first = self._applied is None
-        self._endpoints.publish(decided.table, settled=decided.settled)
+        self._publish(decided.table, settled=decided.settled)
         self._sessions.send(decided.orders)
         holding = self._sessions.holding(decided.orders)
         if holding != self.holding.value:
             self.holding.set(holding)
         self._decided = replace(decided.decided, spent=self._spent)
+        if self._memory is not None and self._epoch is not None:
+            self._memory.note(self._epoch, self._decided)
         self.last = decided
         for action in decided.actions:
             log.info(

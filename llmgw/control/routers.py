@@ -130,6 +130,17 @@ class Routers:
         return [Word(f"router {one.name}", one.usage, one.at, lost=one.link is None) for one in self._routers.values()]
 
     @property
+    def connected(self) -> tuple[str, ...]:
+        """Those that can be heard now, by name."""
+        return tuple(sorted(one.name for one in self._routers.values() if one.link is not None))
+
+    def moved(self, names: frozenset[str]) -> None:
+        """Let go of those of these that cannot be heard here: another control plane hears them, and counts them."""
+        for router in [one for one in self._routers.values() if one.link is None and one.name in names]:
+            log.info("a router follows another control plane now", extra={"router": router.name})
+            self._leave(router)
+
+    @property
     def alarms(self) -> tuple[str, ...]:
         """What people must know."""
         now = self.clock.now()

@@ -15,6 +15,7 @@ import itertools
 import logging
 import random
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -33,7 +34,7 @@ from llmgw.spec.cluster import SshDefaults
 from llmgw.spec.node import Node
 from llmgw.wire.errors import ProtocolError
 from llmgw.wire.frames import frame
-from llmgw.wire.messages import PROTOCOL, Hello, LogReply, LogRequest, Order, Said, Welcome, encode
+from llmgw.wire.messages import PROTOCOL, Hello, LogReply, LogRequest, Order, Said, Using, Welcome, encode
 from llmgw.wire.session import Session
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,12 @@ SHORTEST_SILENCE = 15.0
 """Agents report every 10 seconds; less than this, and one late report would end a good connection."""
 SEND_AGAIN = 5.0
 """Seconds after which an order is sent again if reports do not show its generation."""
+USES_EVERY = 2.0
+"""Seconds between two words of what the gateways here do with a node's replicas."""
+USES_PAUSE = 0.2
+"""Seconds that news of it waits for more."""
+FAREWELL = 2.0
+"""Seconds for the last word."""
 LOG_PATIENCE = 10.0
 """Seconds to wait for a node's reply to a question for logs."""
 
@@ -71,6 +78,31 @@ class Sessions:
         self._silence = silence
         self._tasks = Supervisor("sessions")
         self._sessions: dict[NodeName, tuple[NodeSession, Owned]] = {}
+        self._using: Callable[[NodeName], Using | None] = lambda _: None
+        self._news = Latest(0)
+
+    def told_by(self, using: Callable[[NodeName], Using | None]) -> None:
+        """Tell every agent what this returns for it. Once, before the first session."""
+        self._using = using
+
+    def _using_of(self, name: NodeName) -> Using | None:
+        return self._using(name)
+
+    def say_uses(self) -> None:
+        """Tell every agent of uses now rather than later."""
+        self._news.set(self._news.value + 1)
+
+    async def farewell(self, using: Using) -> None:
+        """Tell every agent that answers a last word, for a limited time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL):
+                await asyncio.gather(*(session.tell(using) for session, _ in self._sessions.values()))
+
+    def stand_down(self) -> None:
+        """Order nothing any more: another control plane does. Nodes keep to their last orders."""
+        for session, _ in self._sessions.values():
+            if session.order.value is not None:
+                session.order.set(None)
 
     def follow(self, cluster: str, nodes: Mapping[NodeName, Node], defaults: SshDefaults) -> None:
         """Have a session for each of these nodes, and for each other one that is not empty."""
@@ -95,6 +127,8 @@ class Sessions:
                 random.Random(self._rng.random()),
                 self._secrets,
                 self._silence,
+                using=partial(self._using_of, name),
+                news=self._news,
             )
             session.order.set(order)
             session.held_something = held_something
@@ -175,7 +209,12 @@ class NodeSession:
         rng: random.Random,
         secrets: SecretSource,
         silence: Callable[[], float],
+        *,
+        using: Callable[[], Using | None],
+        news: Latest[int],
     ) -> None:
+        self._using = using
+        self._news = news
         self._cluster = cluster
         self._name = name
         self._node = node
@@ -197,6 +236,7 @@ class NodeSession:
         self._questions: dict[int, asyncio.Future[LogReply]] = {}
         self._numbers = itertools.count(1)
         self._sent_at = 0.0
+        self._heeds = False
         self.order: Latest[NodeOrder | None] = Latest(None)
         self.held_something = False
         self.replaced = False
@@ -293,9 +333,11 @@ class NodeSession:
                         case Welcome():
                             log.info("node connected", extra={"node": self._name, "version": message.version})
                             if sender is None:
-                                sender = tasks.job(
-                                    "orders", self._orders(channel), partial(_part_died, channel, broken, tasks)
-                                )
+                                died = partial(_part_died, channel, broken, tasks)
+                                sender = tasks.job("orders", self._orders(channel), died)
+                                if message.users:
+                                    self._heeds = True
+                                    tasks.job("uses", self._uses(channel), died)
                         case Said():
                             self._backoff.reset()
                             await self._report(channel, message.report)
@@ -329,6 +371,23 @@ class NodeSession:
                 del values
                 self._sent_at = asyncio.get_running_loop().time()
             await self.order.newer(version)
+
+    async def _uses(self, channel: Channel) -> None:
+        while True:
+            version = self._news.version
+            using = self._using()
+            if using is not None:
+                await channel.send(frame(encode(using)))
+            await asyncio.sleep(USES_PAUSE)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(USES_EVERY):
+                    await self._news.newer(version)
+
+    async def tell(self, using: Using) -> None:
+        """Send a word of uses, if there is a connection to an agent that heeds it."""
+        if self._channel is not None and self._heeds:
+            with suppress(LinkBroken):
+                await self._channel.send(frame(encode(using)))
 
     async def _report(self, channel: Channel, report: Report) -> None:
         self._targets = {
@@ -373,6 +432,7 @@ class NodeSession:
 
     async def _drop(self) -> None:
         channel, self._channel = self._channel, None
+        self._heeds = False
         for question in self._questions.values():
             if not question.done():
                 question.set_exception(LinkBroken(f"node {self._name} is not connected any more"))

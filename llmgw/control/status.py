@@ -1,7 +1,7 @@
 """The status: aggregates and the tables behind them, derived from one snapshot, so that they cannot disagree."""
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from llmgw.base.ids import NodeName, ReplicaId
@@ -35,6 +35,8 @@ class Control:
     notices: tuple[str, ...] = ()
     """What a person should know of how the source is followed."""
     routers: tuple[dict[str, Any], ...] = ()
+    leader: Mapping[str, Any] = field(default_factory=dict)
+    """Who leads, as far as this control plane knows."""
     router_notices: tuple[str, ...] = ()
     """What a person should know of routers on other hosts."""
 
@@ -54,6 +56,7 @@ def status(
             "admin_socket": control.admin_socket,
             "leading": control.leading,
             "epoch": control.epoch,
+            "leader": dict(control.leader),
             "workers": list(control.workers),
             "workers_current": snapshot is not None and snapshot.usage.current,
             "routers": list(control.routers),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from llmgw.base.ids import BootId, Epoch, Generation, NodeName, ShardId
+from llmgw.base.ids import BootId, Epoch, Generation, NodeName, ReplicaId, ShardId
 from llmgw.engines.shard import ShardSpec
 
 
@@ -173,6 +173,36 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """What the gateways of one control plane have to do with one replica."""
+
+    replica: ReplicaId
+    in_flight: int | None
+    """Requests in flight or queued; None if that is not known."""
+    ended_ago: float | None
+    """Seconds since the last response ended; None if none has yet, or if something is in flight."""
+    routed: bool
+    """It may get new requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """The gateways of one control plane, and what they have to do with the replicas whose heads are on this node."""
+
+    gateways: str
+    """What they are known by."""
+    age: float
+    """Seconds since they were heard of."""
+    epoch: Epoch
+    generation: Generation
+    """Of the order by which they go: what a newer one says of draining they may not know yet."""
+    uses: tuple[Use, ...]
+    """A replica that is not in it is not used by them."""
+    routers: tuple[str, ...] = ()
+    """Routers on other hosts that are among them now, and so no other control plane's any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """All that an agent says of its node; newer means a greater sequence in the same boot, or another boot."""
 
@@ -188,6 +218,8 @@ class Report:
     facts: Facts
     shards: tuple[ShardReport, ...]
     gpus: tuple[Gpu, ...] = ()
+    users: tuple[User, ...] = ()
+    """Who sends requests to its shards, as control planes say."""
 
     def shard(self, shard: ShardId) -> ShardReport | None:
         """Return what is said of one shard, or None."""

@@ -49,6 +49,10 @@ class UsageView:
     """What holds for an endpoint that none of them spoke of."""
     current: bool = False
     """Every living gateway goes by the newest table: what has left it gets no new request anywhere."""
+    routed: frozenset[ReplicaId] = frozenset()
+    """What gateways of other control planes may still send new requests to, whatever this one's table says."""
+    present: bool = True
+    """Whether this control plane has gateways at all."""
 
     def of(self, replica: ReplicaId) -> Usage:
         """Return the usage of one endpoint."""

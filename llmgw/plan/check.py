@@ -232,8 +232,12 @@ def _stops(plan: Plan, snapshot: Snapshot) -> list[str]:
             late = since is not None and snapshot.now - since >= limit and snapshot.usage.current
             if replica in published:
                 broken.append(f"{shard} would be stopped while it is published")
+            elif replica in snapshot.usage.routed:
+                broken.append(f"{shard} would be stopped while gateways of another control plane may send it requests")
             elif since is None:
                 broken.append(f"{shard} would be stopped without having been drained")
+            elif report is not None and report.spec.rank == 0 and not report.draining:
+                broken.append(f"{shard} would be stopped before its node has said that it drains")
             elif not is_quiet(snapshot.usage.of(replica)) and not late:
                 broken.append(
                     f"{shard} would be stopped with requests in flight, or without knowing that there are none"

@@ -31,16 +31,25 @@ def finish_drains(work: Work) -> None:
         if not one.draining or one.leaving:
             continue
         usage = work.snapshot.usage.of(one.id)
+        elsewhere = one.id in work.snapshot.usage.routed
+        if elsewhere:
+            work.draining[one.id] = work.now  # the deadline is for what is in flight, from when nothing more comes
         waited = work.now - work.draining[one.id]
-        withdrawn = one.id not in published and one.id in previous.draining
+        # what another control plane knows, it knows from the agent: before that says so, it may begin to send requests here
+        said = one.report is None or one.report.draining
+        withdrawn = said and one.id not in published and one.id in previous.draining and not elsewhere
         # an agent that has not heard of the stop may start it again, and a gateway behind the times may then find it
-        unreachable = one.phase is Phase.FAILED or work.snapshot.usage.current
+        unreachable = one.phase is Phase.FAILED or (work.snapshot.usage.current and said)
         if not one.serves and not one.has_process and one.id not in published and unreachable:
             work.stop(one, "it has no process")
         elif withdrawn and is_quiet(usage):
             work.stop(one, "withdrawn everywhere and nothing is in flight")
         elif waited >= limit and withdrawn and work.snapshot.usage.current:
             work.stop(one, f"its drain deadline of {age(limit)} passed ({in_words(usage)})")
+        elif not said:
+            work.hold(f"replica/{one.id}", "stop", f"node {one.node} to say that it drains")
+        elif elsewhere:
+            work.hold(f"replica/{one.id}", "stop", "gateways of another control plane to drop it")
         else:
             work.hold(f"replica/{one.id}", "stop", f"its requests to finish: {in_words(usage)}")
 

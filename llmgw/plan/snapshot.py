@@ -91,7 +91,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What this control plane decided before. A fresh one knows nothing, and asks the nodes."""
+    """What this control plane decided before. A fresh one asks the nodes, and has a part of it from `plan.memory`."""
 
     orders: Mapping[NodeName, NodeOrder] = field(default_factory=dict)
     table: EndpointTable = EMPTY_TABLE
@@ -115,9 +115,12 @@ class Decided:
     """Ids of this epoch that may still run on a node that was forgotten: not given again, since it may come back."""
 
     @staticmethod
-    def nothing(epoch: Epoch) -> "Decided":
-        """Return the memory of a control plane that just took the lead."""
-        return Decided(table=replace(EMPTY_TABLE, version=epoch * TABLES_PER_EPOCH))
+    def nothing(epoch: Epoch, table: EndpointTable = EMPTY_TABLE) -> "Decided":
+        """Return the memory of a control plane that just took the lead, and whose gateways go by this table.
+
+        What is in that table may be in use, so that it is not stopped before it has left it.
+        """
+        return Decided(table=replace(table, version=max(epoch * TABLES_PER_EPOCH, table.version + 1)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,3 +114,10 @@ class LeaseKeeper(Protocol):
     async def release(self, owner: OwnerId) -> None:
         """Give the lease up, if it is held by this owner. Raises StoreUnavailable."""
         ...
+
+    async def release_epoch(self, epoch: Epoch) -> bool:
+        """Take the lease of this epoch away from whoever has it; False, and nothing, if it is of another epoch, or of nobody.
+
+        The next taker begins a higher epoch. Raises StoreUnavailable.
+        """
+        ...

@@ -47,7 +47,7 @@ from llmgw.runtime.latest import Latest
 from llmgw.runtime.supervisor import Owned, Supervisor
 from llmgw.sim.link import FakeNetwork, Peer
 from llmgw.wire.frames import frame
-from llmgw.wire.messages import PROTOCOL, FromAgent, Hello, Order, Said, Welcome, encode
+from llmgw.wire.messages import PROTOCOL, FromAgent, Hello, Order, Said, Using, Welcome, encode
 from llmgw.wire.session import Session
 
 REPORT_EVERY = 10.0
@@ -267,10 +267,13 @@ class Agent:
                 for message in session.feed(data):
                     match message:
                         case Hello():
-                            _send(peer, Welcome(PROTOCOL, __version__))
+                            _send(peer, Welcome(PROTOCOL, __version__, users=True))
                             tasks.job("reports", self._reports(peer, message.node), lambda _: peer.close())
                         case Order():
                             self._obey(message.order)
+                        case Using():
+                            if self._state.users.take(message, self.machine.clock.now()):
+                                self.say()
                         case _:
                             pass
         finally:

@@ -35,6 +35,8 @@ class FakeGateway:
     accepts: Callable[[Endpoint], bool]
     """Whether an engine answers at an endpoint now."""
     changed: Callable[[], None] = lambda: None
+    name: str = "gateway"
+    """What agents know it by, whichever control plane it belongs to."""
     slowest: float = 0.3
     """Seconds until every worker has a new table."""
     workers: list[_Worker] = field(default_factory=lambda: [_Worker(0), _Worker(1)])

@@ -1,4 +1,7 @@
-"""A store in memory: the lease row, the events and the acts. Expiry is by the given clock; `available` takes it away."""
+"""A store in memory: lease, events, acts and the planner's memory.
+
+Expiry is by the given clock; `available` takes the store away.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,12 +9,13 @@ from dataclasses import dataclass, field
 from llmgw.base.ids import Epoch, OwnerId
 from llmgw.base.time import Clock, Instant, later
 from llmgw.plan.snapshot import Act
+from llmgw.ports.memory import Kept
 from llmgw.ports.sinks import Event, Lease, StoreUnavailable
 
 
 @dataclass
 class FakeStore:
-    """A `LeaseKeeper`, an `EventSink`, an `EventSource` and an `ActKeeper`."""
+    """A `LeaseKeeper`, an `EventSink`, an `EventSource`, an `ActKeeper` and a `MemoryKeeper`."""
 
     clock: Clock
     available: bool = True
@@ -22,6 +26,7 @@ class FakeStore:
     holder: OwnerId | None = None
     epoch: Epoch | None = None
     expires: Instant | None = None
+    memory: tuple[Epoch, str, Instant] | None = None
 
     async def take(self, owner: OwnerId, seconds: float, at_least: Epoch) -> Lease:
         """Take or renew the lease, and return who holds it now."""
@@ -44,9 +49,30 @@ class FakeStore:
         if self.holder == owner:
             self.holder = None
 
+    async def release_epoch(self, epoch: Epoch) -> bool:
+        """Take the lease of this epoch away from whoever has it."""
+        self._raise_if_away()
+        if self.holder is None or self.epoch != epoch:
+            return False
+        self.holder = None
+        return True
+
+    async def keep_memory(self, epoch: Epoch, content: str) -> bool:
+        """Keep this in place of what was kept."""
+        self._raise_if_away()
+        if self.memory is not None and self.memory[0] > epoch:
+            return False
+        self.memory = (epoch, content, self.clock.now())
+        return True
+
+    async def last_memory(self) -> Kept | None:
+        """Return what was kept last, or None."""
+        self._raise_if_away()
+        return Kept(self.memory[1], self.clock.now() - self.memory[2]) if self.memory is not None else None
+
     def wipe(self) -> None:
         """Forget everything, as a store that was set up anew."""
-        self.holder = self.epoch = self.expires = None
+        self.holder = self.epoch = self.expires = self.memory = None
 
     def record(self, event: Event) -> None:
         """Take an event."""

@@ -12,22 +12,27 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from llmgw.base.ids import NodeName, OwnerId, ReplicaId
+from llmgw.base.time import Instant
 from llmgw.catalog.compile import Accepted, Compiler, Rejected
 from llmgw.catalog.source import SourceTree
 from llmgw.control.acts import Acts, wanted_acts
 from llmgw.control.book import FleetBook
 from llmgw.control.catalogs import Catalogs, CatalogState
-from llmgw.control.leadership import Leadership
+from llmgw.control.leadership import Leadership, StoreLoss
+from llmgw.control.planner_memory import PlannerMemory
 from llmgw.control.reconcile import Reconciler
 from llmgw.control.sessions import Sessions
+from llmgw.control.using import UseTeller
 from llmgw.engines.adapter import ENGINES
 from llmgw.fleet.table import Endpoint, EndpointTable, TcpAddress, UnixAddress
 from llmgw.fleet.usage import Unknown, UsageView
 from llmgw.plan.snapshot import Snapshot
+from llmgw.ports.sinks import StoreUnavailable
 from llmgw.runtime.supervisor import Supervisor
 from llmgw.sim.agent import Agent, Engine, Machine
 from llmgw.sim.directory import Object, tree
@@ -55,19 +60,22 @@ class OwnGateway:
         """Return what the workers have in flight."""
         if self._gateway.changed == self._changed:
             return self._gateway.usage()
-        return UsageView({}, Unknown("no gateway worker runs"))
+        return UsageView({}, Unknown("no gateway worker runs"), present=False)
 
 
 class Control:
     """One control plane: its loops, as `app.server` builds them."""
 
-    def __init__(self, world: "World", name: str) -> None:
+    def __init__(self, world: "World", name: str, behind: FakeGateway | None = None) -> None:
         self.name = OwnerId(name)
-        gateway = OwnGateway(world.gateway, self._wake)
+        behind = behind or world.gateway
+        gateway = OwnGateway(behind, self._wake)
         self.catalogs = Catalogs(world.source, world.store, world.clock, self._wake, world.compile)
         self.book = FleetBook(world.clock, self._wake)
         self.sessions = Sessions(lambda _: world.network, self.book, random.Random(world.rng.random()))
-        self.leadership = Leadership(world.store, self.name, self._wake)
+        self.leadership = Leadership(
+            world.store, self.name, self._wake, world.store, world.clock, on_store_loss=self._on_store_loss
+        )
         self.acts = Acts(world.store, world.store, world.clock)
         self.reconciler = Reconciler(
             self.catalogs,
@@ -81,6 +89,9 @@ class Control:
             world.clock,
             engines=ENGINES,
         )
+        self.memory = PlannerMemory(world.store, self.leadership, world.store, world.clock, self._wake)
+        self.reconciler.remembers_by(self.memory)
+        self.reconciler.tells_by(UseTeller(behind.name, gateway, self.book, world.clock))
         self._tasks = Supervisor(name)
         self._world = world
 
@@ -93,9 +104,21 @@ class Control:
             assert isinstance(outcome, Accepted)
             self.catalogs.state.set(CatalogState(outcome.catalog, last, self._world.clock.now()))
         await self.leadership.renew()
+        with suppress(StoreUnavailable):
+            await self.memory.take_over()
+        self.thaw()
+
+    async def freeze(self) -> None:
+        """Stand still, as after SIGSTOP: nothing is decided or renewed. What comes from nodes is read as it comes."""
+        await self._tasks.stop()
+
+    def thaw(self) -> None:
+        """Go on where it stood."""
+        self._tasks = Supervisor(self.name)
         self._tasks.loop("catalogs", self.catalogs.run())
         self._tasks.loop("acts", self.acts.run())
         self._tasks.loop("leadership", self.leadership.run())
+        self._tasks.loop("memory", self.memory.run())
         self._tasks.loop("reconcile", self.reconciler.run())
         self.reconciler.wake()
 
@@ -115,6 +138,10 @@ class Control:
     def _wake(self) -> None:
         self.reconciler.wake()
 
+    def _on_store_loss(self) -> StoreLoss:
+        catalog = self.catalogs.state.value.catalog
+        return catalog.cluster.control.on_store_loss if catalog is not None else "keep"
+
 
 @dataclass(eq=False)
 class World:
@@ -127,6 +154,8 @@ class World:
     machines: dict[NodeName, Machine] = field(default_factory=dict)
     agents: dict[NodeName, Agent] = field(default_factory=dict)
     control: Control | None = None
+    standbys: list[Control] = field(default_factory=list)
+    """Other control planes, each with gateways of its own."""
     ghosts: list[Control] = field(default_factory=list)
     """Control planes that were replaced and do not know it."""
     last_tree: SourceTree | None = None
@@ -141,6 +170,7 @@ class World:
         self.network = FakeNetwork(random.Random(self.rng.random()) if self.jitter else None)
         delay = 0.3 if self.jitter else 0.0
         self.gateway = FakeGateway(self.clock, random.Random(self.rng.random()), self._answers, slowest=delay)
+        self.gateways = [self.gateway]
         self.tasks = Supervisor("world")
         self._compiler = Compiler()
         self.safety = Safety(self)
@@ -162,6 +192,8 @@ class World:
         self.loop.after_step = None
         await self.tasks.stop()
         await self.end_ghosts()
+        for standby in self.standbys:
+            await standby.stop(release=True)
         if self.control is not None:
             await self.control.stop(release=True)
         for agent in self.agents.values():
@@ -186,8 +218,23 @@ class World:
 
     async def start_control(self) -> None:
         """Start a control plane."""
-        self.control = Control(self, f"control-{next(self._numbers)}")
+        self.control = Control(self, f"control-{next(self._numbers)}", self.gateway)
         await self.control.start()
+
+    async def start_standby(self, gateway: FakeGateway) -> Control:
+        """Start another control plane on the same store, with gateways of its own."""
+        standby = Control(self, f"control-{next(self._numbers)}", gateway)
+        self.standbys.append(standby)
+        await standby.start()
+        return standby
+
+    def another_gateway(self, name: str) -> FakeGateway:
+        """Return gateways on another host, which reach the same engines."""
+        gateway = FakeGateway(
+            self.clock, random.Random(self.rng.random()), self._answers, name=name, slowest=self.gateway.slowest
+        )
+        self.gateways.append(gateway)
+        return gateway
 
     async def restart_control(self, *, release: bool) -> None:
         """End the control plane and start another one."""
@@ -253,7 +300,8 @@ class World:
     def lose(self, name: str, *, silently: bool = False) -> None:
         """Put a node out of reach; requests that went through its tunnel are cut."""
         self.network.take_away(NodeName(name), silently=silently)
-        self.gateway.lose(lambda endpoint: str(endpoint.address).startswith(f"unix:/tunnels/{name}/"))
+        for gateway in self.gateways:
+            gateway.lose(lambda endpoint: str(endpoint.address).startswith(f"unix:/tunnels/{name}/"))
 
     def regain(self, name: str) -> None:
         """Put a node within reach again."""
@@ -285,7 +333,8 @@ class World:
 
     def _ended(self, machine: Machine, engine: Engine) -> None:
         self.safety.ended(engine)
-        self.gateway.lose(lambda endpoint: self.leads_to(endpoint, machine, engine))
+        for gateway in self.gateways:
+            gateway.lose(lambda endpoint: self.leads_to(endpoint, machine, engine))
 
     def _answers(self, endpoint: Endpoint) -> bool:
         return self.behind(endpoint) is not None
@@ -347,16 +396,19 @@ class Safety:
     def stopping(self, machine: Machine, engine: Engine) -> None:
         """Judge the stop of an engine that serves: nothing may be in flight before the drain deadline."""
         world = self._world
-        replica = engine.spec.replica
         now = world.clock.now()
         if not engine.is_ready(world.loop.time()) or self._is_doubled(machine, engine):
             return
         if self._begins_anew(machine, engine):
             return
-        if any(world.leads_to(endpoint, machine, engine) for endpoint in world.gateway.newest.endpoints):
+        for gateway in world.gateways:
+            self._stopping_of(gateway, machine, engine, now)
+
+    def _stopping_of(self, gateway: FakeGateway, machine: Machine, engine: Engine, now: Instant) -> None:
+        world, replica = self._world, engine.spec.replica
+        if any(world.leads_to(endpoint, machine, engine) for endpoint in gateway.newest.endpoints):
             self._say(f"{replica} on {machine.name} is stopped while it is published")
             return
-        gateway = world.gateway
         busy = sum(world.leads_to(endpoint, machine, engine) for endpoint in gateway.requests.values())
         last = max((at for one, at in gateway.withdrawn.items() if world.leads_to(one, machine, engine)), default=now)
         if busy and now - last < self._limit() - 0.001:

@@ -152,6 +152,12 @@ class Control(SpecModel):
     backoff: Backoff = Field(
         default_factory=Backoff, description="Restarts of crashed engines.", json_schema_extra=impact(Impact.LIVE)
     )
+    on_store_loss: Literal["keep", "stop"] = Field(
+        "keep",
+        description="What a leader does that cannot reach the store: go on deciding until an agent tells of another leader, "
+        "or stop deciding at two thirds of the lease (10 s). It serves on either way.",
+        json_schema_extra=impact(Impact.NONE),
+    )
     ports: Annotated[list[Port], Field(min_length=2, max_length=2)] = Field(
         [20000, 20999],
         description="First and last TCP port that engines may get, on every node.",

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from llmgw.base.ids import NodeName, ReplicaId, ShardId
+from llmgw.base.ids import Epoch, Generation, NodeName, ReplicaId, ShardId
 from llmgw.fleet.access import Access
 from llmgw.fleet.order import NodeOrder
-from llmgw.fleet.report import Report
+from llmgw.fleet.report import Report, Use
 from llmgw.fleet.spent import SpentBatch
 from llmgw.fleet.table import EndpointTable
 from llmgw.wire.errors import ProtocolError
@@ -40,6 +40,8 @@ class Welcome:
 
     protocol: int
     version: str
+    users: bool = False
+    """It takes `Using`, and passes it on in reports."""
     type: Literal["welcome"] = "welcome"
 
 
@@ -58,6 +60,24 @@ class Order:
     order: NodeOrder
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     type: Literal["order"] = "order"
+
+
+@dataclass(frozen=True, slots=True)
+class Using:
+    """What the control plane's gateways have to do with the node's replicas. Whole every time; renewed, or it is unknown.
+
+    It goes by orders up to `epoch` and `generation`.
+    """
+
+    gateways: str
+    epoch: Epoch
+    generation: Generation
+    uses: tuple[Use, ...]
+    leaving: bool = False
+    """They have ended: nothing is in flight there any more."""
+    routers: tuple[str, ...] = ()
+    """Routers on other hosts that are among them, connected now."""
+    type: Literal["using"] = "using"
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +236,7 @@ class WorkerCounts:
     type: Literal["worker_counts"] = "worker_counts"
 
 
-ToAgent = Hello | Order | LogRequest
+ToAgent = Hello | Order | Using | LogRequest
 FromAgent = Welcome | Refused | Said | LogReply
 ToWorker = Table | AccessTable | SpendingKept
 FromWorker = WorkerHello | WorkerUsage | WorkerCounts | Spending

@@ -22,6 +22,7 @@ from llmgw.wire.messages import (
     Spending,
     SpendingKept,
     Table,
+    Using,
     Welcome,
     WorkerCounts,
     WorkerHello,
@@ -41,7 +42,7 @@ _GREETING: dict[Role, type[Hello | Welcome | WorkerHello | RouterHello] | None] 
 }
 _ACCEPTED: dict[Role, tuple[type, ...]] = {
     "control_of_agent": (Said, LogReply),
-    "agent": (Order, LogRequest),
+    "agent": (Order, Using, LogRequest),
     "control_of_worker": (WorkerUsage, WorkerCounts, Spending),
     "worker": (Table, AccessTable, SpendingKept),
     "control_of_router": (WorkerUsage, Spending, RouterLeaves),

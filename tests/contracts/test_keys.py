@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,12 +15,12 @@ NOW = Instant(1000.0)
 LATER = Instant(2000.0)
 
 
-@pytest.fixture(params=["fake", "sqlite"])
-async def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[KeyKeeper]:
-    if request.param == "fake":
+@pytest.fixture
+async def keeper(url: str) -> AsyncIterator[KeyKeeper]:
+    if not url:
         yield FakeKeys()
         return
-    store = SqlStore(f"sqlite:///{tmp_path / 'store.sqlite'}")
+    store = SqlStore(url)
     await store.open()
     yield store.keys
     await store.close()
@@ -88,8 +87,8 @@ async def test_what_is_over_for_long_is_dropped(keeper: KeyKeeper) -> None:
     assert await keeper.version() == 6
 
 
-async def test_two_stores_on_one_database_see_each_other(tmp_path: Path) -> None:
-    stores = [SqlStore(f"sqlite:///{tmp_path / 'store.sqlite'}") for _ in range(2)]
+async def test_two_stores_on_one_database_see_each_other(sql_url: str) -> None:
+    stores = [SqlStore(sql_url) for _ in range(2)]
     for store in stores:
         await store.open()
     await stores[0].keys.add(key("a"))

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -15,12 +14,12 @@ NOW = Instant(1000.0)
 LATER = Instant(4600.0)
 
 
-@pytest.fixture(params=["fake", "sqlite"])
-async def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[PlanKeeper]:
-    if request.param == "fake":
+@pytest.fixture
+async def keeper(url: str) -> AsyncIterator[PlanKeeper]:
+    if not url:
         yield FakePlans()
         return
-    store = SqlStore(f"sqlite:///{tmp_path / 'store.sqlite'}")
+    store = SqlStore(url)
     await store.open()
     yield store.plans
     await store.close()
@@ -45,9 +44,9 @@ async def test_what_expired_is_forgotten_but_not_given_out_again_by_the_same_wor
     assert await keeper.used_plans() == {"new"}
 
 
-async def test_it_outlives_the_store_s_process(tmp_path: Path) -> None:
+async def test_it_outlives_the_store_s_process(sql_url: str) -> None:
     for expected in (True, False):
-        store = SqlStore(f"sqlite:///{tmp_path / 'store.sqlite'}")
+        store = SqlStore(sql_url)
         await store.open()
         assert await store.plans.use_plan("a", NOW, LATER) is expected
         await store.close()

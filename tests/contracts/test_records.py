@@ -1,7 +1,6 @@
 """The contracts of `EventSink` with `EventSource`, and of `ActKeeper`: on the SQL store and on the fake."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -21,12 +20,12 @@ class Place(EventSink, EventSource, ActKeeper):
     """What both are."""
 
 
-@pytest.fixture(params=["fake", "sqlite"])
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    if request.param == "fake":
+@pytest.fixture
+async def place(url: str) -> AsyncIterator[Place]:
+    if not url:
         yield FakeStore(_Clock())  # type: ignore[misc]
         return
-    store = SqlStore(f"sqlite:///{tmp_path / 'store.sqlite'}")
+    store = SqlStore(url)
     await store.open()
     yield store  # type: ignore[misc]
     await store.close()
@@ -80,11 +79,10 @@ async def test_acts_are_kept_whole_and_in_place_of_those_before(place: Place) ->
     assert await place.last_acts() == ()
 
 
-async def test_acts_outlive_the_process(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path / 'store.sqlite'}"
+async def test_acts_outlive_the_process(sql_url: str) -> None:
     act = Act("drain", "node/a", "new memory", Instant(5.0))
     for expected in ((), (act,)):
-        store = SqlStore(url)
+        store = SqlStore(sql_url)
         await store.open()
         assert await store.last_acts() == expected
         await store.keep_acts([act])

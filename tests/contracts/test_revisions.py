@@ -20,12 +20,12 @@ from tests.fakes.revisions import FakeRevisions
 SAME = b"the same in every revision\n" * 100
 
 
-@pytest.fixture(params=["fake", "sqlite"])
-async def keeper(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RevisionKeeper]:
-    if request.param == "fake":
+@pytest.fixture
+async def keeper(url: str) -> AsyncIterator[RevisionKeeper]:
+    if not url:
         yield FakeRevisions()
         return
-    store = SqlStore(f"sqlite:///{tmp_path / 'store.sqlite'}")
+    store = SqlStore(url)
     await store.open()
     yield store.revisions
     await store.close()

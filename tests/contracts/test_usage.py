@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
@@ -23,12 +22,12 @@ class Place:
     audit: AuditKeeper
 
 
-@pytest.fixture(params=["fake", "sqlite"])
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    if request.param == "fake":
+@pytest.fixture
+async def place(url: str) -> AsyncIterator[Place]:
+    if not url:
         yield Place(FakeUsage(), FakeAudit())
         return
-    store = SqlStore(f"sqlite:///{tmp_path / 'store.sqlite'}")
+    store = SqlStore(url)
     await store.open()
     yield Place(store.usage, store.audit)
     await store.close()
@@ -100,9 +99,9 @@ async def test_the_trail_comes_back_newest_first_and_is_dropped_by_age(place: Pl
     assert await place.audit.entries(9) == [entry(3.0), entry(2.0)]
 
 
-async def test_it_all_outlives_the_process(tmp_path: Path) -> None:
+async def test_it_all_outlives_the_process(sql_url: str) -> None:
     for expected in (0, 1):
-        store = SqlStore(f"sqlite:///{tmp_path / 'store.sqlite'}")
+        store = SqlStore(sql_url)
         await store.open()
         assert len(await store.audit.entries(9)) == len(await store.usage.usage("tenant", 0, 100)) == expected
         await store.usage.keep(batch(1, spent()), NOW)

@@ -47,6 +47,8 @@ def rows(what: str) -> list[dict[str, Any]]:
         case "audit":
             named = {"who": "user/ann", "said": "ann", "act": "drain", "subject": "node/a", "outcome": "done"}
             return [{"at": 0.0, "age": 5.0, "cause": "", "text": "new memory", **named}]
+        case "leader":
+            return [{"owner": "1a@h:1", "epoch": 3, "here": True, "changes": 0, "store": "ok", "asked": "1a@h:1"}]
         case _:
             found: list[dict[str, Any]] = shown(at, None)[what]
             return found

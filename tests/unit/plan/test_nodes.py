@@ -74,6 +74,7 @@ def test_a_node_that_left_the_catalog_is_replaced_first_and_then_emptied() -> No
     assert ordered(decided)["a"] == ["m-1-0"]
     desk.obey()
     assert told(desk.plan()) == ["drain m-1-0 @a", "publish m-1-1 @b", "withdraw m-1-0 @a"]
+    desk.obey()
     decided = desk.settle()
     assert ordered(decided) == {"a": [], "b": ["m-1-1"]}
     desk.forget_empty()

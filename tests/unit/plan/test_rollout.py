@@ -191,7 +191,9 @@ def test_going_back_to_the_old_revision_drops_the_bad_one_and_restarts_nothing()
     desk.plan()
     desk.obey(Phase.BACKOFF)
     desk.want(A, B, model("m"))
-    assert told(desk.plan()) == ["drain m-1-1 @b", "stop m-1-1 @b"]
+    assert told(desk.plan()) == ["drain m-1-1 @b"]
+    desk.obey()
+    assert told(desk.plan()) == ["stop m-1-1 @b"], "once its node has said that it drains, which others then know"
     desk.obey()
     assert ordered(desk.plan()) == {"a": ["m-1-0"], "b": []}
 
@@ -219,6 +221,7 @@ def test_a_second_change_while_the_first_rolls_ends_with_the_second_alone() -> N
     desk.obey()
     desk.plan()
     desk.want(A, B, model("m", 2, "--two"))
+    desk.settle()
     decided = desk.settle()
     shards = [one for wanted in decided.orders.values() for one in wanted.shards]
     assert [one.spec.args[-1] for one in shards] == ["--two", "--two"]

@@ -99,7 +99,7 @@ def test_what_was_quiet_in_the_round_of_its_withdrawal_waits_for_a_word_about_th
     desk.use("m-1-0", Idle(Instant(900.0)))
     decided = scaled(desk, 0)
     assert "stop m-1-0 @a" not in told(decided)
-    assert held(decided) == {"replica/m-1-0: stop": "its requests to finish: nothing in flight"}
+    assert held(decided) == {"replica/m-1-0: stop": "node a to say that it drains"}
 
 
 def test_the_drain_deadline_ends_the_wait() -> None:
@@ -147,6 +147,7 @@ def test_a_second_drain_gets_a_deadline_of_its_own() -> None:
 def test_replicas_0_switches_a_model_off_and_keeps_it_known() -> None:
     desk = serving(2)
     scaled(desk, 0)
+    desk.obey()
     decided = desk.settle()
     assert ordered(decided) == {"a": [], "b": []}
     assert [(one.name, one.wanted) for one in decided.table.models] == [("m", 0)]
@@ -184,7 +185,10 @@ def test_a_draining_replica_that_never_came_up_is_stopped_at_once() -> None:
     scaled(desk, 2)
     desk.obey(Phase.BACKOFF)
     decided = scaled(desk, 1)
-    assert told(decided) == ["drain m-1-1 @b", "stop m-1-1 @b"]
+    assert told(decided) == ["drain m-1-1 @b"]
+    desk.obey()
+    decided = desk.plan()
+    assert told(decided) == ["stop m-1-1 @b"]
     assert why(decided, "stop m-1-1 @b") == "it has no process"
 
 
