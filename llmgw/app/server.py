@@ -214,6 +214,7 @@ class _Server:
             self._ids,
             lambda: secrets.token_urlsafe(32),
             loopback=is_loopback(self._settings.gateway.listen[0]),
+            copy=self._settings.state_dir / "keys.json" if self._settings.store is not None else None,
         )
 
     async def _keep_spent(self, batch: SpentBatch) -> None:
@@ -316,6 +317,7 @@ class _Server:
                     f"cannot use the store: {error}; mend it, or name another one with --store"
                 ) from error
             log.warning("the store cannot be used; serving without leading until it can", extra={"reason": str(error)})
+            self._keys.recall()
 
     async def _first_catalog(self) -> None:
         """Have a catalog before anything listens: what was in force before, or else the newest valid one.

@@ -3,7 +3,8 @@
 Tenants and what they may ask for are in git, keys in the store: who may use a cluster is reviewed like everything else, and no
 secret, not even hashed, is ever committed. A change here is published at once; one that another control plane made on the same
 store is seen by its version within a second. While the store is away, what was read last holds: it is the newest that is
-known, and a database that restarts must not lock everybody out.
+known, and a database that restarts must not lock everybody out. A copy of it, in a file beside the server, lets one that starts
+while the store is away do the same.
 
 Without keys asked for (`router.auth: off`) on an address that other hosts reach, keys are asked for all the same: such a server
 does not start, and a commit that would open a running one has not that effect.
@@ -14,6 +15,9 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
 
 from llmgw.base.ids import IdSource
 from llmgw.base.time import Clock, Instant, age, later
@@ -34,6 +38,7 @@ ID_LENGTH = 10
 """Hexadecimal digits of a key's id; an id that is taken is refused by the store."""
 MOST_KEYS = 20_000
 """Keys that hold at once: all of them are one message to each gateway, which has a limit."""
+_KEPT = TypeAdapter(KeptKeys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +64,12 @@ class KeyBook:
         secret: Callable[[], str],
         *,
         loopback: bool,
+        copy: Path | None = None,
     ) -> None:
-        """`secret` returns 256 bits of chance as text; `loopback` says that only this host reaches the gateway."""
+        """`secret` returns 256 bits of chance as text; `loopback` says that only this host reaches the gateway.
+
+        `copy` is the file that says what was read last: hashes, no secret. None for a store that is a file itself.
+        """
         self._keeper = keeper
         self._sink = sink
         self._catalog = catalog
@@ -68,7 +77,9 @@ class KeyBook:
         self._ids = ids
         self._secret = secret
         self._loopback = loopback
+        self._copy = copy
         self._kept = KeptKeys(-1)
+        self._read = False
         self._admins: dict[str, KnownKey] = {}
         self._scopes: dict[str, Scope] = {}
         self._access: Access | None = None
@@ -97,6 +108,22 @@ class KeyBook:
     async def load(self) -> None:
         """Read the store. Raises StoreUnavailable."""
         self._take(await self._keeper.keys())
+        self.publish()
+
+    def recall(self) -> None:
+        """Go by what was read last by a server here, until the store can be read."""
+        if self._copy is None:
+            return
+        try:
+            kept = _KEPT.validate_json(self._copy.read_bytes())
+        except FileNotFoundError:
+            return
+        except (OSError, ValidationError) as error:
+            log.warning(
+                "the copy of the keys cannot be read: %s", str(error).splitlines()[0], extra={"file": self._copy}
+            )
+            return
+        self._take(KeptKeys(-1, kept.keys))
         self.publish()
 
     async def run(self) -> None:
@@ -153,6 +180,8 @@ class KeyBook:
             if one.holds(now) and (one.tenant in catalog.tenants or one.scope == "admin")
         )
         required = catalog.cluster.router.auth == "keys" or not self._loopback
+        if required and not self._read:
+            return  # gateways of an earlier server go on by what they know, which is better than by no key at all
         before = self._access
         version = before.version if before is not None else 1
         access = Access(version, required, keys, tenants)
@@ -245,10 +274,24 @@ class KeyBook:
 
     def _take(self, kept: KeptKeys) -> None:
         self._kept = kept
+        self._read = True
+        if self._copy is not None and kept.version >= 0:
+            _write(self._copy, kept)
         now = self._clock.now()
         admins = [one for one in kept.keys if one.scope is not None and one.holds(now)]
         self._admins = {one.id: _known(one) for one in admins}
         self._scopes = {one.id: one.scope for one in admins if one.scope is not None}
+
+
+def _write(file: Path, kept: KeptKeys) -> None:
+    """Keep a copy. What is lost with the power is only used while the store is away."""
+    fresh = file.with_suffix(".new")
+    try:
+        fresh.touch(0o600)
+        fresh.write_bytes(_KEPT.dump_json(kept))
+        fresh.replace(file)
+    except OSError as error:
+        log.warning("a copy of the keys cannot be kept: %s", error.strerror, extra={"file": file})
 
 
 def _known(key: Key) -> KnownKey:

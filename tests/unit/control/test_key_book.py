@@ -1,6 +1,7 @@
 """Keys in step with the store: what is published to gateways and when, whose key a credential is, and what cannot be done."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -32,13 +33,15 @@ def catalog(*tenants: str, auth: str = "keys") -> Catalog:
 class Desk:
     """A book with a store that others may write to, and gateways that remember what they were told."""
 
-    def __init__(self, keeper: FakeKeys | None = None, *, loopback: bool = True) -> None:
+    def __init__(self, keeper: FakeKeys | None = None, *, loopback: bool = True, copy: Path | None = None) -> None:
         self.time = 10_000.0
         self.number = 0
         self.catalog: Catalog | None = catalog("a", "b")
         self.published: list[Access] = []
         self.keeper = keeper or FakeKeys()
-        self.book = KeyBook(self.keeper, self, lambda: self.catalog, self, self, self.secret, loopback=loopback)
+        self.book = KeyBook(
+            self.keeper, self, lambda: self.catalog, self, self, self.secret, loopback=loopback, copy=copy
+        )
 
     def now(self) -> Instant:
         return Instant(self.time)
@@ -105,6 +108,49 @@ async def test_a_store_that_is_away_locks_nobody_out_and_is_an_alarm() -> None:
     assert desk.ids == [made.key.id]
     with pytest.raises(StoreUnavailable):
         await desk.book.create("a", None, "", None, "ann")
+
+
+async def test_a_server_that_starts_while_the_store_is_away_goes_by_what_was_read_last(tmp_path: Path) -> None:
+    copy = tmp_path / "keys.json"
+    desk = Desk(copy=copy)
+    await desk.book.load()
+    made = await desk.book.create("a", None, "", None, "ann")
+    assert "s3cret" not in copy.read_text()
+    assert copy.stat().st_mode & 0o77 == 0
+    desk.keeper.available = False
+    again = Desk(desk.keeper, copy=copy)
+    with pytest.raises(StoreUnavailable):
+        await again.book.load()
+    again.book.recall()
+    assert again.ids == [made.key.id]
+    desk.keeper.available = True
+    await desk.keeper.revoke(made.key.id, desk.now())
+    await again.book.step()
+    assert again.ids == []
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{}", b"\xff"])
+async def test_gateways_that_serve_go_on_by_what_they_know_until_somebody_knows_more(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    copy = tmp_path / "keys.json"
+    if content is not None:
+        copy.write_bytes(content)
+    desk = Desk(copy=copy)
+    desk.keeper.available = False
+    desk.book.recall()
+    with pytest.raises(StoreUnavailable):
+        await desk.book.step()
+    assert desk.published == []
+    desk.keeper.available = True
+    await desk.book.step()
+    assert len(desk.published) == 1
+    desk = Desk()
+    desk.catalog = catalog(auth="off")
+    desk.keeper.available = False
+    with pytest.raises(StoreUnavailable):
+        await desk.book.step()
+    assert [one.required for one in desk.published] == [False], "no key is asked for, so none has to be known"
 
 
 async def test_keys_of_tenants_that_left_and_keys_that_are_over_open_nothing() -> None:
