@@ -109,6 +109,7 @@ COUNTERS = {
 }
 GAUGES = {
     "llmgw_gateway_in_flight": ("Requests in flight.", ("model", "endpoint")),
+    "llmgw_gateway_queued": ("Requests that wait for a place.", ("model",)),
     "llmgw_gateway_circuit_open": ("1 while an endpoint is left alone, 0.5 while it is tried.", ("model", "endpoint")),
     "llmgw_gateway_event_loop_lag_seconds": ("How late a worker's event loop is, at worst.", ()),
 }

@@ -21,6 +21,7 @@ from llmgw.agent import procfs
 from llmgw.agent.main import CannotStart
 from llmgw.agent.server import LONGEST_SOCKET_PATH
 from llmgw.app.worker import listening_socket, serve
+from llmgw.catalog.catalog import Catalog
 from llmgw.fleet.static import StaticEndpoint
 from llmgw.gateway.tls import BadPair, ServerTls
 
@@ -267,6 +268,17 @@ def url_host(host: str) -> str:
     if host in ("0.0.0.0", "::", ""):
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
+
+
+def check_auth(catalog: Catalog | None, listen: tuple[str, int]) -> None:
+    """Refuse to give away to every host what only this one is meant to reach. Raises CannotStart."""
+    host, port = listen
+    if catalog is not None and catalog.cluster.router.auth == "off" and not is_loopback(host):
+        raise CannotStart(
+            f"--listen {host}:{port} can be reached from other hosts, and `router.auth` is off: write `auth: keys` below "
+            "`router:` in the cluster's file, a Tenant with `models: ['*']`, and make its key with `llmgw keys create`; "
+            "or listen on 127.0.0.1"
+        )
 
 
 def is_loopback(host: str) -> bool:

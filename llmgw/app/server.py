@@ -11,14 +11,10 @@ import os
 import random
 import secrets
 import shutil
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from llmgw import __version__
-from llmgw.adapters.dir_source import DirSource
 from llmgw.adapters.forge_status import ForgeApi
-from llmgw.adapters.git_mirror import GitMirror
-from llmgw.adapters.git_source import GitSource
 from llmgw.adapters.local_link import LocalLink
 from llmgw.adapters.prometheus import exposition
 from llmgw.adapters.secrets import Secrets
@@ -28,6 +24,7 @@ from llmgw.agent.lineage import end_with_parent
 from llmgw.agent.main import ROOTS_SOCKET, CannotStart, default_socket
 from llmgw.app.places import (
     ServerSettings,
+    check_auth,
     check_tls,
     embedded_worker,
     gateways_name,
@@ -42,6 +39,7 @@ from llmgw.app.places import (
     worker_command,
     workers_socket,
 )
+from llmgw.app.sources import source_of
 from llmgw.app.stopping import heed_signals
 from llmgw.base.ids import OwnerId
 from llmgw.catalog.compile import Compiler
@@ -74,7 +72,6 @@ from llmgw.control.workers import Workers
 from llmgw.fleet.spent import SpentBatch
 from llmgw.ports.links import Link
 from llmgw.ports.sinks import StoreUnavailable
-from llmgw.ports.trees import TreeSource
 from llmgw.runtime.clock import RandomIds, SystemClock
 from llmgw.runtime.supervisor import Supervisor, first_of
 from llmgw.spec.node import Node
@@ -113,13 +110,11 @@ class _Server:
         self._clock = SystemClock()
         self._ids = RandomIds()
         self._port = port
-        url = settings.store or f"sqlite:///{settings.state_dir / 'store.sqlite'}"
-        self._store = SqlStore(url)
-        rng = random.Random(os.urandom(16))
-        self._rng = rng
+        self._store = SqlStore(settings.store or f"sqlite:///{settings.state_dir / 'store.sqlite'}")
+        self._rng = rng = random.Random(os.urandom(16))
         self._secrets = Secrets(os.environ, settings.secrets_dir)
         self._ways: SshWays | None = None
-        self._source = _source(settings, self._clock, self._secrets.get)
+        self._source = source_of(settings, self._clock, self._secrets.get)
         compiler = Compiler()  # reads again only the files that changed
         self._catalogs = Catalogs(
             self._source,
@@ -264,7 +259,7 @@ class _Server:
         try:
             await self._open_store()
             await self._first_catalog()
-            self._check_auth()
+            check_auth(self._catalogs.state.value.catalog, self._settings.gateway.listen)
             self._keys.publish()
             await self._listen()
             await self._remember_nodes()
@@ -276,7 +271,8 @@ class _Server:
             self._tasks.loop("nodes", self._keep_nodes())
             self._tasks.loop("acts", self._acts.run())
             self._tasks.loop("keys", self._keys.run())
-            self._tasks.loop("tidy", self._tidy())
+            tidying = tidy(self._store.usage, self._store.audit, self._store.keys, self._clock, self._usage_kept)
+            self._tasks.loop("tidy", tidying)
             self._tasks.loop("leadership", self._leadership.run())
             self._tasks.loop("memory", self._memory.run())
             self._tasks.loop("reconcile", self._reconciler.run())
@@ -427,22 +423,9 @@ class _Server:
             },
         )
 
-    def _check_auth(self) -> None:
-        """Refuse to give away to every host what only this one is meant to reach. Raises CannotStart."""
-        catalog, (host, port) = self._catalogs.state.value.catalog, self._settings.gateway.listen
-        if catalog is not None and catalog.cluster.router.auth == "off" and not is_loopback(host):
-            raise CannotStart(
-                f"--listen {host}:{port} can be reached from other hosts, and `router.auth` is off: write `auth: keys` below "
-                "`router:` in the cluster's file, a Tenant with `models: ['*']`, and make its key with `llmgw keys create`; "
-                "or listen on 127.0.0.1"
-            )
-
-    async def _tidy(self) -> None:
-        def kept() -> float | None:
-            catalog = self._catalogs.state.value.catalog
-            return catalog.cluster.router.usage_kept if catalog is not None else None
-
-        await tidy(self._store.usage, self._store.audit, self._store.keys, self._clock, kept)
+    def _usage_kept(self) -> float | None:
+        catalog = self._catalogs.state.value.catalog
+        return catalog.cluster.router.usage_kept if catalog is not None else None
 
     def _notices(self) -> tuple[str, ...]:
         trouble = self._statuses.trouble if self._statuses is not None else ""
@@ -514,11 +497,3 @@ class _Server:
         snapshot = self._reconciler.snapshot()
         shown = status(control, self._catalogs.state.value, snapshot, self._reconciler.last, self._clock.now())
         return {**shown, **adoption_row(self._adoption, self._catalogs, self._clock)}
-
-
-def _source(settings: ServerSettings, clock: SystemClock, secret: Callable[[str], str | None]) -> TreeSource:
-    if settings.remote is not None:
-        return GitMirror(settings.remote, settings.state_dir / "git", clock, secret)
-    if settings.worktree:
-        return DirSource(settings.cluster, clock)
-    return GitSource(settings.cluster, clock, settings.path)

@@ -6,7 +6,7 @@ from llmgw.wire.messages import Sample
 
 GREATEST = frozenset({"llmgw_gateway_circuit_open", "llmgw_gateway_event_loop_lag_seconds"})
 """Of these, the greatest of all workers is shown; all else is added up."""
-NOW = GREATEST | {"llmgw_gateway_in_flight"}
+NOW = GREATEST | {"llmgw_gateway_in_flight", "llmgw_gateway_queued"}
 """What a worker that ended has no part in any more."""
 
 Key = tuple[str, tuple[str, ...]]

@@ -25,7 +25,7 @@ from llmgw.control.counts import Counts
 from llmgw.fleet.access import Access
 from llmgw.fleet.spent import SpentBatch
 from llmgw.fleet.static import keyless
-from llmgw.fleet.table import EndpointTable
+from llmgw.fleet.table import EndpointTable, shared
 from llmgw.fleet.usage import UsageView
 from llmgw.ports.links import LinkBroken
 from llmgw.runtime.latest import Latest
@@ -199,7 +199,7 @@ class Workers:
 
     def publish(self, table: EndpointTable, *, settled: bool, keys: Mapping[str, str] | None = None) -> None:
         """Make this the newest table; `keys` are the values of those that its endpoints name, as far as they are known."""
-        newest = _Published(table, keys or {})
+        newest = _Published(shared(table, self.wanted + (self.embedded is not None)), keys or {})
         if self._newest.value != newest:
             self._newest.set(newest)
         if settled and not self._settled.is_set():

@@ -1,6 +1,6 @@
 """`EndpointTable`: all models and endpoints a gateway may send requests to; versioned and swapped whole."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from llmgw.base.ids import ModelName, ReplicaId
@@ -47,6 +47,8 @@ class Endpoint:
     """Another one after each start of the engine: what was learnt of the one before does not hold of it."""
     prefix: str = ""
     """What stands before `/v1` in its paths."""
+    max_inflight: int | None = None
+    """Most requests that it is given at once."""
     key: str = ""
     """Name of the secret that it is sent as a bearer token; its value travels beside the table, to workers of this host."""
 
@@ -65,6 +67,10 @@ class RoutedModel:
     """Seconds of a stream's silence after which its client is sent a comment; None means never."""
     max_model_len: int | None = None
     """Tokens of prompt and answer together that it takes, where that is known."""
+    inflight: int | None = None
+    """Most requests to it that are being answered at once."""
+    queue: int | None = None
+    """Most requests that wait for a place at it; None leaves that to the limit over all models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,12 @@ class GatewaySettings:
     """Between two pieces of the body."""
     max_body: int = 64 << 20
     """Bytes of a request's body, as it comes and decompressed."""
+    queue: float = 60.0
+    """Until a place is free."""
+    waiting: int = 1000
+    """Most requests that wait for a place, over all models."""
+    inflight: int | None = None
+    """Most requests that are being answered at once, over all models."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +106,24 @@ class EndpointTable:
 
 
 EMPTY_TABLE = EndpointTable(0, (), ())
+
+
+def shared(table: EndpointTable, workers: int) -> EndpointTable:
+    """Return the table that each of so many workers of one gateway goes by: each has its share of every limit, rounded up.
+
+    Workers do not ask each other before they take a request, so one that had bad luck with its connections may let a request
+    wait while another has a place.
+    """
+    if workers <= 1:
+        return table
+    settings = table.settings
+
+    def share(limit: int | None) -> int | None:
+        return -(-limit // workers) if limit is not None else None
+
+    return replace(
+        table,
+        models=tuple(replace(one, inflight=share(one.inflight), queue=share(one.queue)) for one in table.models),
+        endpoints=tuple(replace(one, max_inflight=share(one.max_inflight)) for one in table.endpoints),
+        settings=replace(settings, waiting=-(-settings.waiting // workers), inflight=share(settings.inflight)),
+    )

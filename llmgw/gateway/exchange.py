@@ -19,6 +19,7 @@ from llmgw.base.ids import ReplicaId
 from llmgw.fleet.table import Endpoint, GatewaySettings
 from llmgw.gateway.answers import fault_answer, render
 from llmgw.gateway.bodies import Call, body_for
+from llmgw.gateway.endings import lacks_last_word, over_limit
 from llmgw.gateway.errors import Fault, error_event, message_in
 from llmgw.gateway.heads import (
     Framing,
@@ -29,11 +30,11 @@ from llmgw.gateway.heads import (
     response_to_client,
 )
 from llmgw.gateway.outcome import Outcome
-from llmgw.gateway.plane import Plane
+from llmgw.gateway.plane import Plane, Taken
 from llmgw.gateway.routes import Found, target_for
 from llmgw.gateway.upstream import UpstreamConnection
 from llmgw.gateway.usage import TAIL, UsageTap, tokens_in
-from llmgw.routing.choose import Refusal
+from llmgw.routing.choose import Full, Refusal
 from llmgw.routing.load import Slot
 from llmgw.routing.request import RequestShape, Route
 from llmgw.runtime.supervisor import Owned
@@ -42,12 +43,6 @@ log = logging.getLogger(__name__)
 
 SHORT = 64
 """Bytes of a stream's piece below which it is joined to the one before, to see whether the end says that it is complete."""
-TERMINALS: dict[Route, bytes] = {
-    "chat": b"[DONE]",
-    "completions": b"[DONE]",
-    "messages": b"message_stop",
-}
-"""What the end of a stream must contain. The Responses API has no short last word, so its framing must do."""
 ELSEWHERE = frozenset({429, 503})
 """Statuses by which an engine says that it did not take a request."""
 BOUNDARIES = (b"\n\n", b"\r\n\r\n")
@@ -60,8 +55,6 @@ ERROR_KEPT = 64 << 10
 """Bytes of an engine's error that are kept for a client that was promised a stream."""
 SSE_ROUTES: frozenset[Route] = frozenset({"chat", "completions", "messages", "responses"})
 """Routes whose streams are server-sent events."""
-OWN_ERRORS = (b'data: {"error"', b"event: error", b"event: response.failed")
-"""How a stream ends that the engine itself broke off in words."""
 COMMENT = b": keep-alive\n\n"
 
 SHUTTING_DOWN = Fault(503, "shutting_down", "This gateway is shutting down.", retry_after=1)
@@ -97,8 +90,10 @@ class Exchange:
         "_found",
         "_fresh",
         "_head",
+        "_joined",
         "_keep_alive",
         "_last",
+        "_line",
         "_paused",
         "_pieces",
         "_plane",
@@ -152,6 +147,10 @@ class Exchange:
         self._fresh = False
         """Whether something came since the last sweep."""
         self._paused = False
+        self._line = ""
+        """The model for a place at which it waits; empty if it does not."""
+        self._joined = 0.0
+        """When it began to wait."""
         self._reason = ""
         """Why the gateway itself ended it."""
         self._retries = 0
@@ -165,7 +164,24 @@ class Exchange:
         taken = self._plane.take(self._shape, self._tried)
         if isinstance(taken, Refusal):
             self._refuse(taken)
-            return
+        elif isinstance(taken, Full):
+            refusal = self._plane.wait(self, taken.model)
+            if refusal is None:
+                self._line, self._joined = taken.model.name, self._plane.time()
+            else:
+                self._refuse(refusal)
+        else:
+            self._go(taken)
+
+    def admitted(self, taken: Taken | Refusal) -> None:
+        """The wait is over."""
+        self._line = ""
+        if isinstance(taken, Refusal):
+            self._refuse(taken)
+        else:
+            self._go(taken)
+
+    def _go(self, taken: Taken) -> None:
         self._endpoint, self._slot = taken
         self._tried.add(self._endpoint.id)
         connection = self._plane.pool.take(self._endpoint.address)
@@ -197,7 +213,17 @@ class Exchange:
         if self._upstream is not None:
             self._upstream.resume()
 
-    # What the plane's sweep calls
+    # What the plane's line and sweep call
+
+    @property
+    def shape(self) -> RequestShape:
+        """What a choice may know of it."""
+        return self._shape
+
+    @property
+    def tried(self) -> set[ReplicaId]:
+        """Endpoints that it was sent to in vain."""
+        return self._tried
 
     @property
     def model(self) -> str:
@@ -211,8 +237,14 @@ class Exchange:
             self._last = now
             return
         silent = now - self._last
+        if self._line and now - self._joined >= limits.queue:
+            model, self._line = self._line, ""
+            seconds = self._plane.wait_no_more(self, model)
+            message = f"No place became free at the model `{model}` within {limits.queue:g} s."
+            self._fail(Fault(503, "queue_timeout", message, retry_after=seconds))
+            return
         if self._upstream is not None:
-            over = self._over(silent, limits)
+            over = over_limit(silent, limits, answered=self._head is not None, begun=bool(self._pieces))
             if over:
                 self._plane.failed(self._endpoint)
                 self._fail(Fault(504, "upstream_timeout", f"The replica `{self._id}` {over}."))
@@ -221,17 +253,6 @@ class Exchange:
         streams = self._call.stream and self._request.http11 and self._shape.route in SSE_ROUTES
         if keep_alive is not None and quiet >= keep_alive and streams:
             self._comment(now)
-
-    def _over(self, silent: float, limits: GatewaySettings) -> str:
-        if self._head is None:
-            return f"did not answer within {limits.headers:g} s" if silent >= limits.headers else ""
-        if not self._pieces:
-            return f"sent no byte of its answer within {limits.first_byte:g} s" if silent >= limits.first_byte else ""
-        return (
-            f"was silent for {limits.inter_chunk:g} s in the middle of its answer"
-            if silent >= limits.inter_chunk
-            else ""
-        )
 
     def _comment(self, now: float) -> None:
         if self._head is None and not self._early:
@@ -329,7 +350,7 @@ class Exchange:
             rest = self._tap.rest()
             if rest:
                 data += b"%x\r\n%b\r\n" % (len(rest), rest) if self._chunked else rest
-        if self._lacks_last_word():
+        if lacks_last_word(self._shape.route, self._head, self._tail):
             self._client.write(data)
             self._plane.failed(self._endpoint)
             self._fail(self._stream_fault("it ended the stream without its last event"))
@@ -341,13 +362,6 @@ class Exchange:
         self._settle()
         self._finish(head.status)
         self._client.exchange_done(self._keep_alive)
-
-    def _lacks_last_word(self) -> bool:
-        head = self._head
-        terminal = TERMINALS.get(self._shape.route)
-        if head is None or terminal is None or not head.event_stream or head.encoded or head.status != 200:
-            return False
-        return terminal not in self._tail and not any(own in self._tail for own in OWN_ERRORS)
 
     def _goes_elsewhere(self, complete: bool) -> bool:
         """Ask another endpoint, if there is one and the budget for it lasts, instead of one that is too busy."""
@@ -400,7 +414,7 @@ class Exchange:
             connection.pause()
 
     def _refuse(self, refusal: Refusal) -> None:
-        if self._tried and self._call.model:
+        if self._tried and self._call.model and refusal.code != "queue_full":
             message = f"None of the {len(self._tried)} replicas of the model `{self._call.model}` could be reached."
             fault = Fault(503, "upstream_unreachable", message, None, refusal.retry_after or 1)
         else:
@@ -441,6 +455,9 @@ class Exchange:
     def _settle(self) -> None:
         """End this exchange towards the engine: exactly once whatever is held, and again without effect."""
         self._plane.unwatch(self)
+        if self._line:
+            self._plane.wait_no_more(self, self._line)
+            self._line = ""
         if self._connecting is not None:
             self._connecting.cancel()
             self._connecting = None

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from llmgw.base.ids import ReplicaId
 from llmgw.base.time import Clock
-from llmgw.fleet.table import EMPTY_TABLE, Endpoint, EndpointTable, GatewaySettings
+from llmgw.fleet.table import EMPTY_TABLE, Endpoint, EndpointTable, GatewaySettings, RoutedModel
 from llmgw.gateway.access import Door
 from llmgw.gateway.errors import Fault
 from llmgw.gateway.heads import Incoming
@@ -27,8 +27,9 @@ from llmgw.gateway.seen import SeenHeads
 from llmgw.gateway.tracing import Tracing
 from llmgw.gateway.upstream import UpstreamPool
 from llmgw.routing.breaker import Breakers
-from llmgw.routing.choose import NONE_BARRED, Refusal, Target, choose, choose_any
+from llmgw.routing.choose import NONE_BARRED, Full, Refusal, Target, choose, choose_any
 from llmgw.routing.index import TableIndex, index_table
+from llmgw.routing.line import Line
 from llmgw.routing.load import Load, Slot
 from llmgw.routing.request import RequestShape, Route
 from llmgw.runtime.clock import LoopClock
@@ -43,6 +44,8 @@ RETRY_BURST = 10.0
 """Retries of what an engine was too busy for: a share of all requests, and so many saved up at most."""
 
 
+Taken = tuple[Endpoint, Slot]
+"""Where a request goes, and its place there."""
 OPENNESS = {"closed": 0.0, "half_open": 0.5, "open": 1.0}
 
 
@@ -56,6 +59,24 @@ class Watched(Protocol):
     @property
     def model(self) -> str:
         """The model that it was asked for."""
+        ...
+
+
+class Waiter(Protocol):
+    """A request that waits for a place."""
+
+    @property
+    def shape(self) -> RequestShape:
+        """What a choice may know of it."""
+        ...
+
+    @property
+    def tried(self) -> AbstractSet[ReplicaId]:
+        """Endpoints that it was sent to in vain."""
+        ...
+
+    def admitted(self, taken: "Taken | Refusal") -> None:
+        """Go on: there is a place, or there never will be."""
         ...
 
 
@@ -78,6 +99,8 @@ class Plane:
         """Requests by their heads, without their ids and bodies."""
         self._rng = rng
         self._load = Load()
+        self._line: Line[Waiter] = Line()
+        self._moving = False
         self.breakers = Breakers()
         self.meter = Meter()
         self.lag = 0.0
@@ -115,10 +138,57 @@ class Plane:
         self._load.keep(self._index.ids)
         self.breakers.keep({endpoint.id: endpoint for endpoint in self._index.endpoints})
         self.pool.keep(self._index.addresses)
+        self._line.keep(frozenset(self._index.models))
+        self._move_up()
         self.ready = not self.stopping
 
-    def take(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> tuple[Endpoint, Slot] | Refusal:
-        """Choose an endpoint and take a slot at it, in one step."""
+    def take(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Taken | Full | Refusal:
+        """Choose an endpoint and take a slot at it, in one step. Nobody overtakes those who wait for the same model."""
+        if len(self._line) and not excluded:
+            indexed = self._index.models.get(shape.model)
+            if indexed is not None and self._line.waiting(indexed.model.name):
+                return Full(indexed.model)
+        return self._take(shape, excluded)
+
+    def wait(self, one: Waiter, model: RoutedModel) -> Refusal | None:
+        """Let a request wait for a place, for which it is told later; or return what its client is told."""
+        name, most = model.name, self._index.settings.waiting
+        if len(self._line) < most and (model.queue is None or self._line.waiting(name) < model.queue):
+            self._line.join(name, one, self.time())
+            return None
+        count, seconds = self._line.waiting(name), self._line.seconds(name)
+        message = f"The model `{name}` is busy, and {count} requests wait for it already; come again in {seconds} s."
+        return Refusal(429, "queue_full", message, seconds)
+
+    def wait_no_more(self, one: Waiter, model: str) -> int:
+        """Take a request out of its line; return after how many seconds asking again makes sense."""
+        self._line.leave(model, one)
+        return self._line.seconds(model)
+
+    def _move_up(self) -> None:
+        """Look soon, and once, whether those who wait can go on."""
+        if len(self._line) and not self._moving:
+            self._moving = True
+            asyncio.get_running_loop().call_soon(self._admit)
+
+    def _admit(self) -> None:
+        """Let those go on for whom there is a place, or for whom there never will be one; who came first, first."""
+        self._moving = False
+        stuck: set[str] = set()
+        while True:
+            model = next((one for one in self._line.models() if one not in stuck), None)
+            if model is None:
+                return
+            first = self._line.first(model)
+            taken = self._take(first.shape, first.tried)
+            if isinstance(taken, Full):
+                stuck.add(model)
+                continue
+            self._line.leave(model, first)
+            self._line.moved(model, self.time())
+            first.admitted(taken)
+
+    def _take(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Taken | Full | Refusal:
         if self._index.version == EMPTY_TABLE.version and not self.ready:
             return Refusal(503, "no_table", "This gateway has just started; no endpoint table was taken yet.", 1)
         decision = self._choose(shape, excluded)
@@ -127,7 +197,7 @@ class Plane:
                 if self.breakers.any_open:
                     self.breakers.taken(endpoint, self.time())
                 return endpoint, self._load.take(endpoint.id)
-            case Refusal():
+            case _:
                 return decision
 
     def may_retry(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> bool:
@@ -140,11 +210,15 @@ class Plane:
             self._budget -= 1.0
         return True
 
-    def _choose(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Target | Refusal:
+    def _choose(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Target | Full | Refusal:
         barred = self.breakers.barred(self.time()) if self.breakers.any_open else NONE_BARRED
         if not shape.model:
             return choose_any(shape, self._index, self._load, excluded, barred)
-        return choose(shape, self._index, self._load, self._rng, excluded, barred)
+        decision = choose(shape, self._index, self._load, self._rng, excluded, barred)
+        most = self._index.settings.inflight
+        if most is not None and isinstance(decision, Target) and self._load.total >= most:
+            return Full(self._index.models[shape.model].model)
+        return decision
 
     def failed(self, endpoint: Endpoint | None) -> None:
         """Note that an endpoint could not be reached, or did not do what it had begun."""
@@ -218,7 +292,7 @@ class Plane:
 
     def _arm(self) -> None:
         limits = self._index.settings
-        shortest = min(limits.headers, limits.first_byte, limits.inter_chunk, *self._index.keep_alives)
+        shortest = min(limits.headers, limits.first_byte, limits.inter_chunk, limits.queue, *self._index.keep_alives)
         wait = min(LONGEST_SWEEP, max(SHORTEST_SWEEP, shortest / 4))
         self._due = self.time() + wait
         self._sweep = asyncio.get_running_loop().call_later(wait, self._look_at_all)
@@ -228,6 +302,7 @@ class Plane:
         self.lag = max(0.0, now - self._due)
         self.meter.late(self.lag)
         self._sweep = None
+        self._move_up()  # a circuit may have closed meanwhile
         try:
             for one in list(self._watched):
                 if one in self._watched:  # else one that was looked at before it ended it
@@ -243,6 +318,7 @@ class Plane:
         if slot.id not in self._index.ids and self._load.in_flight(slot.id) == 0:
             self._load.forget(slot.id)
             self._withdrawn_quiet()
+        self._move_up()
 
     def usage(self) -> tuple[EndpointUsage, ...]:
         """Return what is in flight at every endpoint of the table, then at those withdrawn that are still busy."""
@@ -250,15 +326,19 @@ class Plane:
         ids = self._index.ids
         listed = [endpoint.id for endpoint in self._index.endpoints]
         listed += [endpoint for endpoint in self._load.busy() if endpoint not in ids]
+        waiting = self._line.models()
+        wanted = {one.id for one in self._index.endpoints if one.model in waiting} if waiting else ()
         usage: list[EndpointUsage] = []
         for endpoint in listed:
             ended = self._load.ended(endpoint)
             ago = None if ended is None else max(0.0, now - ended)
+            if endpoint in wanted:
+                ago = 0.0  # it is not idle while somebody waits for its model
             usage.append(EndpointUsage(endpoint, self._load.in_flight(endpoint), ago))
         return tuple(usage)
 
     def samples(self) -> list[Sample]:
-        """Return what is in flight and which circuits are not closed, by endpoint."""
+        """Return what is in flight and which circuits are not closed, by endpoint; and what waits, by model."""
         now = self.time()
         found = []
         for endpoint in self._index.endpoints:
@@ -266,6 +346,7 @@ class Plane:
             found.append(Sample("llmgw_gateway_in_flight", labels, self._load.in_flight(endpoint.id)))
             state = self.breakers.state(endpoint.id, now)
             found.append(Sample("llmgw_gateway_circuit_open", labels, OPENNESS[state]))
+        found += [Sample("llmgw_gateway_queued", (one,), self._line.waiting(one)) for one in self._line.models()]
         return found
 
     def new_request_id(self) -> bytes:

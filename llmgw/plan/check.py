@@ -151,7 +151,7 @@ def _gangs(plan: Plan, snapshot: Snapshot) -> list[str]:
     for replica, found in parts.items():
         if len({node for node, _ in found}) < len(found):
             broken.append(f"two shards of {replica} are on one node")
-        if len({one.spec.incarnation for _, one in found}) > 1:
+        if len({one.spec.incarnation for _, one in found if not one.draining}) > 1:
             broken.append(f"shards of {replica} are ordered in different incarnations")
         new = [node for node, one in found if node not in snapshot.nodes or one.spec.shard not in _held(snapshot, node)]
         if new and len(found) < found[0][1].spec.shards:

@@ -85,6 +85,7 @@ def result(work: Work) -> Plan:
         actions=tuple(work.actions),
         holds=tuple(work.holds.values()),
         settled=not work.unheard,
+        told=snapshot.previous.told or not work.unheard,
         cause=snapshot.cause,
         alarms=alarms_of(work),
         rollouts=work.rollouts,

@@ -46,7 +46,7 @@ def finish_drains(work: Work) -> None:
             work.stop(one, "withdrawn everywhere and nothing is in flight")
         elif waited >= limit and withdrawn and work.snapshot.usage.current:
             work.stop(one, f"its drain deadline of {age(limit)} passed ({in_words(usage)})")
-        elif not said:
+        elif not said and is_quiet(usage):
             work.hold(f"replica/{one.id}", "stop", f"node {one.node} to say that it drains")
         elif elsewhere:
             work.hold(f"replica/{one.id}", "stop", "gateways of another control plane to drop it")

@@ -1,8 +1,9 @@
 """The planner's memory: what a leader decided and no node can tell the next one, as text, so that the next decides the same.
 
 That is why a rollout is where it is, which nodes gave up on what, what was good before, who had to give way for whom.
-It is not what nodes report: orders, tables and ids of an epoch are made anew from that, so a memory that is missing or
-old costs a second try of something, and never more than the rules of a fresh leader allow.
+It is not when drains began: how long one may take is counted from when the gateways of the leader that decides dropped the
+replica. And it is not what nodes report: orders, tables and ids of an epoch are made anew from that. So a memory that is
+missing or old costs a second try of something, and never more than the rules of a fresh leader allow.
 
 Instants are written as ages, and read by the age of the text itself, which the store knows: the clocks of two control
 planes need not agree. What cannot be read is no memory; `BadMemory` says why.
@@ -38,7 +39,6 @@ class Memory:
     preempted: Mapping[ReplicaId, ModelName] = field(default_factory=dict)
     owed: Mapping[ReplicaId, ModelName] = field(default_factory=dict)
     braked: Mapping[NodeName, Instant] = field(default_factory=dict)
-    draining: Mapping[ReplicaId, Instant] = field(default_factory=dict)
     version: int = VERSION
 
 
@@ -51,7 +51,6 @@ def memory_of(decided: Decided) -> Memory:
         decided.preempted,
         decided.owed,
         decided.braked,
-        decided.draining,
     )
 
 
@@ -72,7 +71,6 @@ def recalled(memory: Memory, decided: Decided, catalog: Catalog) -> Decided:
         preempted=memory.preempted,
         owed=memory.owed,
         braked=memory.braked,
-        draining=memory.draining,
     )
 
 
@@ -102,7 +100,6 @@ def _moved(memory: Memory, by: float) -> Memory:
             for name, one in memory.rollouts.items()
         },
         braked={name: Instant(at + by) for name, at in memory.braked.items()},
-        draining={name: Instant(at + by) for name, at in memory.draining.items()},
     )
 
 

@@ -30,7 +30,7 @@ def table_of(
     """
     before = snapshot.previous.table
     endpoints = tuple(
-        _endpoint(one, one.address)
+        _endpoint(snapshot.catalog, one, one.address)
         for one in sorted(replicas, key=lambda one: one.id)
         if one.address is not None and one.serves and not one.draining and not one.leaving
     )
@@ -47,6 +47,8 @@ def table_of(
             _retry_after(snapshot, model, phases.get(name, set())),
             _keep_alive(router, model),
             max_model_len(model),
+            model.limits.inflight,
+            model.limits.queue,
         )
         for name, model in models.items()
     )
@@ -72,17 +74,35 @@ def statics_of(catalog: Catalog) -> tuple[StaticEndpoint, ...]:
     return tuple(found)
 
 
-def _endpoint(one: Replica, address: Address) -> Endpoint:
+def _endpoint(catalog: Catalog, one: Replica, address: Address) -> Endpoint:
     # the engine that runs, not the next one: a renamed model's still goes by the old name
     spec = one.report.spec if one.report else one.spec
     process = f"{one.report.attempt}.{one.report.pid}" if one.report else ""
-    return Endpoint(one.id, one.model, address, spec.served_name, process)
+    most = _max_inflight(catalog, one)
+    return Endpoint(one.id, one.model, address, spec.served_name, process, max_inflight=most)
+
+
+def _max_inflight(catalog: Catalog, one: Replica) -> int | None:
+    """Return how many requests a replica is given at once; one of a past profile, as many as the most of its model."""
+    model = catalog.models.get(one.model)
+    if model is None or all(profile.max_inflight is None for profile in model.profiles):
+        return None
+    its = [profile for profile in model.profiles if catalog.hash_of(model, profile) == one.spec.hash]
+    limits = [profile.max_inflight for profile in its or model.profiles]
+    return max((limit for limit in limits if limit is not None), default=None) if None not in limits else None
 
 
 def _settings(router: Router) -> GatewaySettings:
-    limits = router.timeouts
+    limits, admission = router.timeouts, router.admission
     return GatewaySettings(
-        limits.connect, limits.headers, limits.first_byte, limits.inter_chunk, max_body=router.max_body
+        limits.connect,
+        limits.headers,
+        limits.first_byte,
+        limits.inter_chunk,
+        max_body=router.max_body,
+        queue=limits.queue,
+        waiting=admission.queue,
+        inflight=admission.inflight,
     )
 
 

@@ -62,6 +62,8 @@ class Plan:
     holds: tuple[Hold, ...]
     settled: bool
     """Every node has spoken, or was waited for long enough."""
+    told: bool
+    """Whether this table, or one before it of this leader's, is one that gateways go by."""
     cause: Cause
     alarms: tuple[str, ...] = ()
     """What people must know: the brake holds, a rollout failed."""
@@ -90,4 +92,5 @@ class Plan:
             self.catalog,
             self.left_out,
             self.owed,
+            self.told,
         )

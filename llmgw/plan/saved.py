@@ -79,6 +79,7 @@ class _Decided:
     owed: Mapping[ReplicaId, ModelName]
     by_this_catalog: bool
     """Whether the orders were written by the catalog of the snapshot."""
+    told: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,7 @@ def dump_snapshot(snapshot: Snapshot, tree: SourceTree) -> dict[str, Any]:
             braked=decided.braked,
             left_out=decided.left_out,
             owed=decided.owed,
+            told=decided.told,
             by_this_catalog=decided.catalog is snapshot.catalog,
         ),
         acts=snapshot.acts,
@@ -171,6 +173,7 @@ def load_snapshot(text: str | bytes, engines: Mapping[str, Engine] = ENGINES) ->
         braked=previous.braked,
         left_out=previous.left_out,
         owed=previous.owed,
+        told=previous.told,
         catalog=catalog if previous.by_this_catalog else None,
     )
     snapshot = Snapshot(

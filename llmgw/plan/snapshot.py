@@ -96,7 +96,7 @@ class Decided:
     orders: Mapping[NodeName, NodeOrder] = field(default_factory=dict)
     table: EndpointTable = EMPTY_TABLE
     draining: Mapping[ReplicaId, Instant] = field(default_factory=dict)
-    """Since when each replica is being drained."""
+    """Since when each replica is being drained, and no gateway is given it."""
     rollouts: Mapping[ModelName, Rollout] = field(default_factory=dict)
     gave_up: Mapping[ModelName, tuple[GaveUp, ...]] = field(default_factory=dict)
     good: Mapping[ModelName, Model] = field(default_factory=dict)
@@ -111,6 +111,8 @@ class Decided:
     """What nodes may have without having said so, though no order wants it any more."""
     owed: Mapping[ReplicaId, ModelName] = field(default_factory=dict)
     """Replicas that were drained so that another of their model can have the place, until the model has what it wants."""
+    told: bool = False
+    """Whether gateways were told a table of this leader's: until then, what is drained may be in one of before."""
     spent: frozenset[ReplicaId] = frozenset()
     """Ids of this epoch that may still run on a node that was forgotten: not given again, since it may come back."""
 

@@ -48,7 +48,7 @@ class Work:
         self.unheard = [name for name in snapshot.catalog.nodes if name in unheard]
         self.acts = [act for act in snapshot.acts if act.holds(self.now)]
         self.draining: dict[ReplicaId, Instant] = {
-            one.id: snapshot.previous.draining.get(one.id, snapshot.now)
+            one.id: snapshot.previous.draining.get(one.id, self.now) if snapshot.previous.told else self.now
             for one in self.replicas.values()
             if one.draining and not one.leaving
         }
@@ -202,7 +202,7 @@ class Work:
             self.hold(f"replica/{one.id}", f"drain ({why})", f"node {deaf} to answer")
             return
         self.mark(one, draining=True)
-        self.draining[one.id] = self.snapshot.previous.draining.get(one.id, self.now)
+        self.draining[one.id] = self.now
         self.act(Verb.DRAIN, one, why)
 
     def too_small(self, model: Model, profile: Profile) -> Mapping[NodeName, str]:

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from llmgw.base.ids import ReplicaId
-from llmgw.fleet.table import Endpoint
-from llmgw.routing.index import TableIndex
+from llmgw.fleet.table import Endpoint, RoutedModel
+from llmgw.routing.index import IndexedModel, TableIndex
 from llmgw.routing.load import Load
 from llmgw.routing.request import RequestShape
 
@@ -39,6 +39,12 @@ class Target(NamedTuple):
     """Send the request there. The caller takes the slot before it does anything else."""
 
     endpoint: Endpoint
+
+
+class Full(NamedTuple):
+    """Whatever could take the request has as many as it is given at once: wait for a place."""
+
+    model: RoutedModel
 
 
 class Refusal(NamedTuple):
@@ -81,6 +87,18 @@ def choose_any(
     return Refusal(404, "not_found", "No replica knows of this.", None)
 
 
+def _with_room(indexed: IndexedModel, load: Load, barred: Mapping[ReplicaId, float]) -> list[Endpoint]:
+    """Return the endpoints that may be given another request, and those that are barred whatever they have."""
+    most = indexed.model.inflight
+    if most is not None and most <= sum(load.in_flight(one.id) for one in indexed.endpoints):
+        return []
+    return [
+        one
+        for one in indexed.endpoints
+        if one.max_inflight is None or one.id in barred or load.in_flight(one.id) < one.max_inflight
+    ]
+
+
 def choose(
     shape: RequestShape,
     index: TableIndex,
@@ -88,20 +106,22 @@ def choose(
     rng: Chance,
     excluded: AbstractSet[ReplicaId] = NONE_EXCLUDED,
     barred: Mapping[ReplicaId, float] = NONE_BARRED,
-) -> Target | Refusal:
-    """Return the endpoint with the least in flight that is neither excluded nor barred, or why there is none.
+) -> Target | Full | Refusal:
+    """Return the endpoint with the least in flight that is neither excluded nor barred nor full, or why there is none.
 
     `barred` are endpoints whose circuit is open, and for how many seconds.
     """
     indexed = index.models.get(shape.model)
     if indexed is None:
         return unknown_model(shape.model)
-    if len(indexed.endpoints) == 1 and not excluded and not barred:
+    model = indexed.model
+    if indexed.simple and not excluded and not barred:
         return Target(indexed.endpoints[0])
+    endpoints = _with_room(indexed, load, barred) if indexed.limited else indexed.endpoints
     least: list[Endpoint] = []
     fewest = 0
     wait: float | None = None
-    for endpoint in indexed.endpoints:
+    for endpoint in endpoints:
         if endpoint.id in excluded:
             continue
         if endpoint.id in barred:
@@ -114,7 +134,15 @@ def choose(
             least.append(endpoint)
     if least:
         return Target(least[0] if len(least) == 1 else least[rng.randrange(len(least))])
-    model = indexed.model
+    if len(endpoints) < len(indexed.endpoints):
+        skipped = {one.id for one in indexed.endpoints} - {one.id for one in endpoints}
+        if not skipped <= excluded:
+            return Full(model)
+    return _nothing_ready(model, wait)
+
+
+def _nothing_ready(model: RoutedModel, wait: float | None) -> Refusal:
+    """Return what a client is told; `wait` are the seconds until a circuit closes."""
     if wait is not None:
         seconds = max(1, ceil(wait))
         message = f"No replica of the model `{model.name}` can be reached now; come again in {seconds} s."

@@ -18,6 +18,10 @@ class IndexedModel:
 
     model: RoutedModel
     endpoints: tuple[Endpoint, ...]
+    simple: bool
+    """Whether there is one endpoint, and no limit to what it is given."""
+    limited: bool
+    """Whether there is such a limit, of the model or of an endpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +49,9 @@ def index_table(table: EndpointTable) -> TableIndex:
             ready[endpoint.model].append(endpoint)
     by_name: dict[str, IndexedModel] = {}
     for model in table.models:
-        by_name[model.name] = IndexedModel(model, tuple(ready[model.name]))
+        found = tuple(ready[model.name])
+        limited = model.inflight is not None or any(one.max_inflight is not None for one in found)
+        by_name[model.name] = IndexedModel(model, found, len(found) == 1 and not limited, limited)
     for model in table.models:
         for alias in model.aliases:
             by_name.setdefault(alias, by_name[model.name])

@@ -55,6 +55,11 @@ class Load:
         """Return the requests in flight at an endpoint."""
         return self._in_flight.get(endpoint, 0)
 
+    @property
+    def total(self) -> int:
+        """The requests in flight at all endpoints."""
+        return sum(self._in_flight.values())
+
     def ended(self, endpoint: ReplicaId) -> Instant | None:
         """Return when the last response ended there; None if none has since the endpoint came."""
         return self._ended.get(endpoint)

@@ -46,12 +46,13 @@ class FakeGateway:
     """What is in flight, by number, and where it went."""
     ended: dict[ReplicaId, Instant] = field(default_factory=dict)
     withdrawn: dict[Endpoint, Instant] = field(default_factory=dict)
-    """When each endpoint was last in a published table."""
+    """When each endpoint was last in a table that workers were told."""
     cut: list[ReplicaId] = field(default_factory=list)
     """Requests that the end of their engine cut, in order."""
     refused: int = 0
     """Requests that met no engine at an endpoint."""
     served: int = 0
+    _told: EndpointTable = EMPTY_TABLE
     _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def in_flight(self, replica: ReplicaId) -> int:
@@ -66,12 +67,12 @@ class FakeGateway:
 
     def publish(self, table: EndpointTable, *, settled: bool) -> None:
         """Make this the newest table."""
-        now = self.clock.now()
-        for endpoint in (*self.newest.endpoints, *table.endpoints):
-            self.withdrawn[endpoint] = now
         self.settled = self.settled or settled
         self.newest = table
         if self.settled:
+            for endpoint in (*self._told.endpoints, *table.endpoints):
+                self.withdrawn[endpoint] = self.clock.now()
+            self._told = table
             for worker in self.workers:
                 if table not in (worker.table, worker.behind):
                     worker.behind = table

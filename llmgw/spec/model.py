@@ -188,9 +188,9 @@ class Routing(SpecModel):
 class Limits(SpecModel):
     """How many requests a model may have."""
 
-    queue: Count | None = Field(None, description="Most requests waiting.", json_schema_extra=planned(Impact.ROUTE))
+    queue: Count | None = Field(None, description="Most requests waiting.", json_schema_extra=impact(Impact.ROUTE))
     inflight: Positive | None = Field(
-        None, description="Most requests being answered.", json_schema_extra=planned(Impact.ROUTE)
+        None, description="Most requests being answered; more wait.", json_schema_extra=impact(Impact.ROUTE)
     )
 
 
@@ -251,7 +251,7 @@ class Model(SpecModel):
         default_factory=Routing, description="How an endpoint is chosen.", json_schema_extra=impact(Impact.ROUTE)
     )
     limits: Limits = Field(
-        default_factory=Limits, description="How many requests it may have.", json_schema_extra=planned(Impact.ROUTE)
+        default_factory=Limits, description="How many requests it may have.", json_schema_extra=impact(Impact.ROUTE)
     )
     placement: Literal["spread", "pack"] = Field(
         "spread",

@@ -107,7 +107,9 @@ class Profile(SpecModel):
         json_schema_extra=impact(Impact.DRAIN),
     )
     max_inflight: Positive | None = Field(
-        None, description="Most requests one replica is given at once.", json_schema_extra=planned(Impact.ROUTE)
+        None,
+        description="Most requests one replica is given at once; more wait.",
+        json_schema_extra=impact(Impact.ROUTE),
     )
     start_timeout: Duration = Field(
         1200.0,

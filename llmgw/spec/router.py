@@ -51,7 +51,7 @@ class Timeouts(SpecModel):
     queue: Duration = Field(
         60.0,
         description="Longest wait for a place before a request is refused.",
-        json_schema_extra=planned(Impact.ROUTE),
+        json_schema_extra=impact(Impact.ROUTE),
     )
 
 
@@ -59,10 +59,12 @@ class Admission(SpecModel):
     """How many requests may wait."""
 
     queue: Count = Field(
-        1000, description="Most requests waiting, over all models.", json_schema_extra=planned(Impact.ROUTE)
+        1000, description="Most requests waiting, over all models.", json_schema_extra=impact(Impact.ROUTE)
     )
     inflight: Positive | None = Field(
-        None, description="Most requests being answered, over all models.", json_schema_extra=planned(Impact.ROUTE)
+        None,
+        description="Most requests being answered, over all models; more wait.",
+        json_schema_extra=impact(Impact.ROUTE),
     )
 
 
@@ -81,7 +83,7 @@ class Router(SpecModel):
         default_factory=Timeouts, description="Time limits.", json_schema_extra=impact(Impact.ROUTE)
     )
     admission: Admission = Field(
-        default_factory=Admission, description="How many requests may wait.", json_schema_extra=planned(Impact.ROUTE)
+        default_factory=Admission, description="How many requests may wait.", json_schema_extra=impact(Impact.ROUTE)
     )
     max_body: Size = Field(
         64 << 20,

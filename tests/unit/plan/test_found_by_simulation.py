@@ -117,5 +117,6 @@ def test_an_engine_that_died_is_not_stopped_before_every_gateway_has_forgotten_i
     desk.plan()
     behind = desk.plan()
     assert not any(line.startswith("stop") for line in told(behind))
+    desk.obey()
     desk.usage = UsageView({}, Unknown("not used since the gateway started", quiet=True), current=True)
     assert any(line.startswith("stop m-1-0") for line in told(desk.plan()))

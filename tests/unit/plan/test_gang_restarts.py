@@ -155,6 +155,23 @@ def test_shards_found_in_different_incarnations_get_the_newest() -> None:
     assert gangs.incarnations() == {"a.0": 1, "b.1": 1}
 
 
+@pytest.mark.parametrize("drains", [False, True])
+def test_a_node_that_speaks_later_of_a_newer_incarnation_makes_it_that_of_all(drains: bool) -> None:
+    """The first node has its order from this control plane by then; what drains is left to end as it is."""
+    gangs = Gangs("a", "b").serving()
+    gangs.desk.epoch, gangs.desk.decided = Epoch(2), Decided.nothing(Epoch(2))
+    newer = replace(gangs.desk.views[NodeName("b")].report.shards[0].spec, incarnation=1)
+    gangs.desk.views.pop(NodeName("b"))
+    gangs.desk.plan()
+    assert gangs.incarnations() == {"a.0": 0}
+    if drains:
+        gangs.desk.want(*gangs.wanted[:-1])
+        gangs.desk.plan()
+    gangs.hear("b", replace(shard_report(newer, Phase.STARTING), spent=0))
+    gangs.desk.plan()
+    assert gangs.incarnations() == {"a.0": 0 if drains else 1, "b.1": 1}
+
+
 def test_another_port_of_one_shard_is_a_new_start_of_all() -> None:
     """The others are told the head's port in their arguments."""
     gangs = Gangs("a", "b")

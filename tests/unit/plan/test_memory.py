@@ -18,7 +18,6 @@ DECIDED = Decided(
     preempted={ReplicaId("n-1-0"): M},
     owed={ReplicaId("m-1-0"): M},
     braked={NodeName("b"): Instant(940.0)},
-    draining={ReplicaId("m-1-0"): Instant(970.0)},
 )
 
 
@@ -32,7 +31,6 @@ def test_it_is_the_same_when_it_is_read_again_and_older_by_its_age_on_a_clock_th
     assert again.rollouts[M].since == 900.0 + moved
     assert again.rollouts[M].failed == "it failed"
     assert again.braked == {"b": 940.0 + moved}
-    assert again.draining == {"m-1-0": 970.0 + moved}
     fresh = recalled(again, Decided(), wanted)
     assert fresh.good[M] is wanted.models[M], "what the catalog still wants was not reverted"
     assert memory_of(fresh) == again
@@ -40,7 +38,7 @@ def test_it_is_the_same_when_it_is_read_again_and_older_by_its_age_on_a_clock_th
 
 
 def test_all_that_a_plan_decides_is_either_kept_or_told_by_nodes() -> None:
-    told_by_nodes = {"orders", "table", "catalog", "left_out", "spent"}
+    told_by_nodes = {"orders", "table", "catalog", "left_out", "spent", "draining", "told"}
     assert {one.name for one in fields(Decided)} - told_by_nodes == {one.name for one in fields(Memory)} - {"version"}
 
 
