@@ -267,7 +267,7 @@ class Exchange:
 
     # What the connection to the engine calls
 
-    def response_data(self, head: ResponseHead | None, body: bytes, complete: bool) -> None:
+    def response_data(self, head: ResponseHead | None, body: bytes, complete: bool, framed: bytes = b"") -> None:
         """Send on what came, in one write. For most events of a stream, this is all the work there is."""
         self._fresh = True
         data = b""
@@ -287,8 +287,12 @@ class Exchange:
                 self._told = (self._told + body)[:ERROR_KEPT]
                 body = b""
             elif self._tap is not None:
-                body = self._tap.pass_on(body)
-            if body:
+                whole, body = body, self._tap.pass_on(body)
+                if whole is not body:
+                    framed = b""
+            if framed and body and self._chunked:
+                data += framed
+            elif body:
                 data += b"%x\r\n%b\r\n" % (len(body), body) if self._chunked else body
         if not complete:
             if data:

@@ -5,8 +5,9 @@ that is more patient than the engine sends requests into connections that are ju
 left is the caller's to retry: a reused connection that ends before its first byte has carried no answer.
 
 One parser a connection, its body callback the append of a list: no Python frame per piece. What arrived in one read is
-handed on in one piece; a whole response behind a head that was seen before is not parsed at all. The pool starts no
-task; it is told the time, and one timer sweeps it while something is idle.
+handed on in one piece; a whole response behind a head that was seen before is not parsed at all, and neither is a read that is
+just one chunk, as most events of a stream are. The pool starts no task; it is told the time, and one timer sweeps it while
+something is idle.
 """
 
 import asyncio
@@ -28,16 +29,21 @@ SWEEP_INTERVAL = 1.0
 JOINED = 16 << 10
 """Bytes of a body below which copying it behind its head costs less than a gathering write."""
 
+LONGEST_SIZE = 8
+"""Digits of a chunk's size that are read here."""
+HEX = b"0123456789abcdefABCDEF"
+
 P = TypeVar("P", bound=asyncio.Protocol)
 
 
 class ResponseSink(Protocol):
     """Takes one response, a read at a time; or `broken` at any point, after which nothing follows."""
 
-    def response_data(self, head: ResponseHead | None, body: bytes, complete: bool) -> None:
+    def response_data(self, head: ResponseHead | None, body: bytes, complete: bool, framed: bytes = b"") -> None:
         """Take what one read brought: the head if it ended there, bytes of the body without their framing, the end.
 
-        When the response is complete, the connection is already back in the pool.
+        `framed` is the body as the one chunk that it came as, if it did. When the response is complete, the connection is
+        already back in the pool.
         """
         ...
 
@@ -50,6 +56,7 @@ class UpstreamConnection(asyncio.Protocol):
     """One connection to an engine. Carries one request at a time; knows nothing of clients."""
 
     __slots__ = (
+        "_between",
         "_complete",
         "_ended",
         "_head",
@@ -90,6 +97,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._reason = b""
         self._interim = False
         self._complete = False
+        self._between = False
+        """Whether all that came ends with a chunk's end, so that the next one's size is what comes next."""
         self._ended = 0
         """Pieces of the body when the response was complete."""
         self._reusable = False
@@ -102,7 +111,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Send a request; its response goes to the sink."""
         assert self.transport is not None
         self._sink = sink
-        self.answered = self._complete = False
+        self.answered = self._complete = self._between = False
         self._head = None
         if len(body) < JOINED:
             self.transport.write(head + body)
@@ -138,6 +147,12 @@ class UpstreamConnection(asyncio.Protocol):
             self._pool.forget(self)
             self.discard()
             return
+        if self._between:
+            chunk = only_chunk(data)
+            if chunk:
+                sink.response_data(None, chunk, False, data)
+                return
+            self._between = False
         whole = None if self.answered else cut(data)
         if whole is not None and (known := self._pool.seen.get(whole)) is not None:
             self.answered = self._complete = self._reusable = True
@@ -152,13 +167,9 @@ class UpstreamConnection(asyncio.Protocol):
             failure = "it switched protocols"
         except HttpParserError as error:
             failure = f"it sent what is not HTTP: {error}"
-        pieces = self._pieces
-        body = b""
-        if pieces:
-            if self._surplus and self._complete:
-                del pieces[self._ended :]  # of a response that nobody asked for
-            body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            pieces.clear()
+        if self._between and data[-2:] != b"\r\n":
+            self._between = False
+        body = self._gathered() if self._pieces else b""
         head = self._head if headless else None
         if self._complete:
             if whole is not None and head is not None and not failure:
@@ -208,6 +219,14 @@ class UpstreamConnection(asyncio.Protocol):
         if not self._interim and not self._surplus:
             self._head = read_response_head(status, self._reason, self._headers)
 
+    def on_chunk_header(self) -> None:
+        """Note that a chunk begins."""
+        self._between = False
+
+    def on_chunk_complete(self) -> None:
+        """Note that it ended."""
+        self._between = True
+
     def on_message_complete(self) -> None:
         """Note the end, and what only now the parser can tell; the rest is done when the whole read is parsed."""
         if not self._interim:
@@ -215,6 +234,15 @@ class UpstreamConnection(asyncio.Protocol):
                 self._ended = len(self._pieces)
             self._complete = True
             self._reusable = self._parser.should_keep_alive()
+
+    def _gathered(self) -> bytes:
+        """Return what the parser found of the body."""
+        pieces = self._pieces
+        if self._surplus and self._complete:
+            del pieces[self._ended :]  # of a response that nobody asked for
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        pieces.clear()
+        return body
 
     def _remember(self, whole: Cut, head: ResponseHead) -> None:
         if head.framing == "length" and self._reusable and not self._surplus:
@@ -336,3 +364,14 @@ def host_of(address: Address) -> bytes:
             return (name if port == (443 if tls else 80) else f"{name}:{port}").encode()
         case UnixAddress():
             return b"localhost"
+
+
+def only_chunk(data: bytes) -> bytes:
+    """Return what a chunk holds that is all of `data`; empty for anything else, the last chunk and extensions included."""
+    end = data.find(b"\r\n", 1, LONGEST_SIZE + 2)
+    if end < 0 or data[:end].strip(HEX):
+        return b""
+    begin = end + 2
+    if len(data) != begin + int(data[:end], 16) + 2 or data[-2:] != b"\r\n":
+        return b""
+    return data[begin:-2]

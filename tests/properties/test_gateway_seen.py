@@ -115,7 +115,7 @@ class Sink:
 
     told: list[object] = field(default_factory=list)
 
-    def response_data(self, head: ResponseHead | None, body: bytes, complete: bool) -> None:
+    def response_data(self, head: ResponseHead | None, body: bytes, complete: bool, framed: bytes = b"") -> None:
         self.told.append((head, body, complete))
 
     def response_broken(self, reason: str) -> None:

@@ -29,7 +29,7 @@ class Sink:
         self.body = b""
         self.outcome = ""
 
-    def response_data(self, head: ResponseHead | None, body: bytes, complete: bool) -> None:
+    def response_data(self, head: ResponseHead | None, body: bytes, complete: bool, framed: bytes = b"") -> None:
         self.head = self.head or head
         self.body += body
         if complete:
