@@ -25,7 +25,7 @@ from typing import Literal
 import psutil
 
 from tests.bench.gateway_engine import EVENTS, PACE
-from tests.bench.gateway_load import body_of, cpu_of
+from tests.bench.gateway_load import CREDENTIAL, body_of, cpu_of
 from tests.bench.gateway_peers import CONTENDERS, LLMGW, PEERS, ROOT, Contender, Lineup, Running, pinned
 
 CONNECTIONS = 64
@@ -225,7 +225,7 @@ class Bench:
         script = self._directory / f"{size}.lua"
         script.write_text(
             'wrk.method = "POST"\nwrk.headers["Content-Type"] = "application/json"\n'
-            f'wrk.headers["Authorization"] = "Bearer sk-bench"\nwrk.body = \'{body_of(size).decode()}\'\n'
+            f'wrk.headers["Authorization"] = "Bearer {CREDENTIAL}"\nwrk.body = \'{body_of(size).decode()}\'\n'
         )
         command = ["wrk", "-t1", f"-c{count}", f"-d{seconds}s", "-s", str(script), "--latency"]
         with pinned(self._cores[0]):

@@ -103,6 +103,11 @@ class Caller(asyncio.Protocol):
             self._transport.abort()
 
 
+KEY, SECRET = "0123456789", "bench"
+CREDENTIAL = f"sk-llmgw-{KEY}-{SECRET}"
+"""What every client shows; it opens llmgw, and nobody else looks at it."""
+
+
 class Counts:
     """What the callers of one run have seen; times in seconds."""
 
@@ -116,7 +121,7 @@ class Counts:
 def _request(port: int, body: bytes) -> bytes:
     return (
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:%d\r\ncontent-type: application/json\r\n"
-        b"authorization: Bearer sk-bench\r\ncontent-length: %d\r\n\r\n%b" % (port, len(body), body)
+        b"authorization: Bearer %b\r\ncontent-length: %d\r\n\r\n%b" % (port, CREDENTIAL.encode(), len(body), body)
     )
 
 

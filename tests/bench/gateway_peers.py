@@ -25,11 +25,12 @@ from typing import Literal
 import psutil
 
 from llmgw.base.ids import ModelName, ReplicaId
+from llmgw.fleet.access import Access, KnownKey, TenantRight, hash_of
 from llmgw.fleet.table import Endpoint, EndpointTable, RoutedModel, TcpAddress
 from llmgw.wire.frames import frame
-from llmgw.wire.messages import Table, encode
+from llmgw.wire.messages import AccessTable, Table, encode
 from tests.bench.gateway_engine import nginx_engine
-from tests.bench.gateway_load import body_of
+from tests.bench.gateway_load import CREDENTIAL, KEY, SECRET, body_of
 
 ROOT = Path(__file__).parents[2]
 PEERS = "LLMGW_BENCH_PEERS"
@@ -88,13 +89,14 @@ class Running:
 
 
 class ControlPlane:
-    """Says one table to every worker that greets, and reads what it says about its usage."""
+    """Says one table, and whose key opens it, to every worker that greets, and reads what it says about its usage."""
 
     def __init__(self, path: Path, engine: int) -> None:
         model = ModelName("m")
         endpoint = Endpoint(ReplicaId("m-0"), model, TcpAddress("127.0.0.1", engine), "m")
         table = EndpointTable(1, (RoutedModel(model, (), wanted=1, retry_after=5),), (endpoint,))
-        self._said = frame(encode(Table(table)))
+        access = Access(1, True, (KnownKey(KEY, hash_of(SECRET), "t"),), (TenantRight("t", ("m*",)),))
+        self._said = frame(encode(AccessTable(access))) + frame(encode(Table(table)))
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(str(path))
         self._socket.listen()
@@ -321,7 +323,7 @@ def answered(port: int) -> bool:
     """Return whether a chat call is answered there."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
-        headers = {"Content-Type": "application/json", "Authorization": "Bearer sk-bench"}
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {CREDENTIAL}"}
         connection.request("POST", "/v1/chat/completions", body_of(40), headers)
         return connection.getresponse().status == 200
     except (OSError, http.client.HTTPException):
