@@ -2,7 +2,8 @@
 
 Closed until there is one: a worker that starts while its control plane is away must not serve whoever comes. One that loses its
 control plane goes on by its last, as it does by its last table. What is refused is logged without what was presented; the
-id of a key is named only where there is such a key, since anything else is a stranger's text.
+id of a key is named only where there is such a key, since anything else is a stranger's text. What was right is remembered
+until keys or models change, or it expires: most requests come with what came before.
 """
 
 import logging
@@ -13,7 +14,7 @@ from llmgw.fleet.access import Access
 from llmgw.gateway.errors import Fault
 from llmgw.gateway.heads import Incoming
 from llmgw.gateway.routes import MODELS, Found
-from llmgw.routing.access import ANYBODY, Failures, Keys
+from llmgw.routing.access import ANYBODY, Caller, Failures, Keys
 from llmgw.routing.choose import unknown_model
 from llmgw.routing.index import TableIndex
 
@@ -28,6 +29,9 @@ NOT_A_CLIENT = Fault(403, "not_a_client_key", "This is an administrator's key; r
 NOT_AN_ADMIN = Fault(403, "not_an_admin", "An engine's own paths are open to programs on this host only.")
 NO_ADMIN_KEY = Fault(403, "not_an_admin", "An engine's own paths need an administrator's key of the scope `admin`.")
 
+REMEMBERED = 1000
+"""Credentials that are remembered to be right."""
+
 
 class Door:
     """One for a gateway. Use from its event loop."""
@@ -38,6 +42,7 @@ class Door:
         self._access: Access | None = None
         self._keys: Keys | None = None
         self._failures = Failures()
+        self._right: dict[bytes, Caller] = {}
 
     @property
     def closed(self) -> bool:
@@ -48,12 +53,14 @@ class Door:
         """Go by this from now on."""
         self._access = access
         self._keys = Keys(access, self._index)
+        self._right.clear()
 
     def set_index(self, index: TableIndex) -> None:
         """Go by these models from now on."""
         self._index = index
         if self._access is not None:
             self._keys = Keys(self._access, index)
+        self._right.clear()
 
     def admit(self, request: Incoming, found: Found | None, address: Callable[[], str]) -> Fault | None:
         """Note who asks in the request; or return what that client is told instead of an answer.
@@ -69,9 +76,13 @@ class Door:
         if not keys.required:
             request.caller = ANYBODY
             return None
-        caller = keys.caller(_presented(request.credential), self._clock.now())
-        if caller is None:
-            return self._refused(keys, request, address())
+        caller, now = self._right.get(request.credential), self._clock.now()
+        if caller is None or (caller.expires is not None and now >= caller.expires):
+            caller = keys.caller(_presented(request.credential), now)
+            if caller is None:
+                return self._refused(keys, request, address())
+            if len(self._right) < REMEMBERED:
+                self._right[request.credential] = caller
         request.caller = caller
         if found is not None and caller.admin != (found.route == "engine"):
             return NOT_A_CLIENT if caller.admin else NO_ADMIN_KEY

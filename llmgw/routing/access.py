@@ -1,7 +1,7 @@
 """Who a client is, by what it presents, and what it may ask for; and how often somebody may be wrong about that. Pure.
 
-A credential is hashed on every request, and no verified one is remembered: that costs under two microseconds, and a key that is
-revoked is gone with the swap of the `Access` instead of living on in a memory of its own.
+A credential is hashed to be looked at. Whoever remembers that one was right has to forget it with the swap of the `Access`,
+lest a key that is revoked lives on, and to look at when it expires.
 
 Being wrong is limited by address, and being right is not: a right key passes from an address that was wrong a thousand times,
 since behind one address there may be a whole company whose one forgotten script must not lock out the others. Guessing is
@@ -39,6 +39,7 @@ class Caller:
     models: frozenset[str] | None = None
     """Names and aliases it may ask for; None for all."""
     admin: bool = False
+    expires: Instant | None = None
 
     def may_ask(self, model: str) -> bool:
         """Whether a model, as it was named, is for it; one that there is not is for nobody."""
@@ -68,7 +69,9 @@ class Keys:
         found = self._callers.get(key.id)
         if found is None:
             models = self._models(key.tenant) if key.tenant else None
-            found = self._callers[key.id] = Caller(key.tenant, key.id, models, admin=not key.tenant)
+            found = self._callers[key.id] = Caller(
+                key.tenant, key.id, models, admin=not key.tenant, expires=key.expires
+            )
         return found
 
     def knows(self, credential: str) -> str:

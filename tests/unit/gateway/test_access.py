@@ -4,18 +4,22 @@ import contextlib
 import logging
 import random
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
 from llmgw.base.time import Instant
 from llmgw.fleet.access import Access, KnownKey, TenantRight, hash_of
 from llmgw.fleet.table import EndpointTable, RoutedModel
+from llmgw.gateway.access import Door
+from llmgw.gateway.heads import Incoming
 from llmgw.gateway.outcome import Outcome
 from llmgw.gateway.records import LONGEST, MOST_ROWS, Ledger
+from llmgw.gateway.routes import Found
 from llmgw.gateway.server import Gateway
 from llmgw.gateway.usage import Tokens
-from llmgw.routing.access import FAILURES, Caller
+from llmgw.routing.access import ANYBODY, FAILURES, Caller
+from llmgw.routing.index import index_table
 from llmgw.routing.request import RequestShape
 from llmgw.runtime.clock import SystemClock
 from tests.fakes.engine import FakeEngine, running_engine
@@ -91,6 +95,38 @@ async def test_a_key_opens_its_tenant_s_models_and_hides_all_others() -> None:
         s.gateway.set_access(replace(access(TenantRight("t", ("hidden",)), version=2)))
         assert (await s.ask({**CHAT, "model": "secret-alias"}, headers=bearer("t"))).status == 200
         assert (await s.ask(CHAT, headers=bearer("t"))).status == 404
+
+
+@dataclass
+class HandClock:
+    instant: float = 100.0
+
+    def now(self) -> Instant:
+        return Instant(self.instant)
+
+
+def test_what_was_right_is_right_no_longer_than_its_key_and_with_the_models_of_now() -> None:
+    clock, index = HandClock(), index_table(table())
+    door = Door(clock, index)
+    shown = b"Bearer sk-llmgw-t-s3cret"
+    incoming = Incoming(b"POST", b"/", (), b"", None, None, http11=True, keep_alive=True, body=b"", credential=shown)
+
+    def admitted() -> Caller | str:
+        incoming.caller = ANYBODY
+        fault = door.admit(incoming, Found("chat", "json"), lambda: "10.0.0.1")
+        return fault.code if fault is not None else incoming.caller
+
+    until = replace(SOME, keys=tuple(replace(key, expires=Instant(200.0)) for key in SOME.keys))
+    door.set_access(until)
+    assert [admitted() for _ in range(2)] == [Caller("t", "t", frozenset({"m", "alias"}), expires=Instant(200.0))] * 2
+    door.set_index(index_table(EndpointTable(2, (), ())))
+    assert admitted() == Caller("t", "t", frozenset(), expires=Instant(200.0))
+    clock.instant = 200.0
+    assert admitted() == "invalid_api_key"
+    door.set_access(SOME)
+    assert isinstance(admitted(), Caller)
+    door.set_access(replace(SOME, keys=()))
+    assert admitted() == "invalid_api_key"
 
 
 async def test_what_names_no_model_is_asked_of_no_engine_that_is_not_the_tenant_s() -> None:
