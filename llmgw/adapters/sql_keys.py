@@ -3,10 +3,9 @@
 from collections.abc import Mapping
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
-from llmgw.adapters.sql_thread import Run
+from llmgw.adapters.sql_thread import Run, inserting
 from llmgw.base.time import Instant
 from llmgw.ports.keys import SCOPES, KeptKeys, Key, Scope
 
@@ -133,7 +132,7 @@ def _shorten(connection: sa.Connection, key: str, expires: Instant | None) -> No
 
 def _grow(connection: sa.Connection) -> None:
     """Let the version grow, in the transaction of what it tells of."""
-    insert = (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(_version)
+    insert = inserting(connection, _version)
     grown = {"version": _version.c.version + 1}
     connection.execute(insert.values(id=1, version=1).on_conflict_do_update(index_elements=["id"], set_=grown))
 

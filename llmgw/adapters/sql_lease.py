@@ -4,12 +4,9 @@ Taking and renewing are one statement, so they cannot disagree and two processes
 lease that nobody holds is empty. Expiry is by the database's clock.
 """
 
-from typing import Any
-
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
-from llmgw.adapters.sql_thread import LIMIT, SqlThread
+from llmgw.adapters.sql_thread import LIMIT, SqlThread, inserting
 from llmgw.base.ids import Epoch, OwnerId
 from llmgw.ports.sinks import Lease
 
@@ -30,11 +27,6 @@ def stores_now(engine: sa.Engine) -> sa.ColumnElement[float]:
     if engine.dialect.name == "sqlite":
         return (sa.func.julianday("now", type_=sa.Double) - 2440587.5) * 86400.0
     return sa.cast(sa.extract("epoch", sa.func.clock_timestamp()), sa.Double)
-
-
-def inserting(engine: sa.Engine, table: sa.Table) -> Any:
-    """Return an insert that can say what to do on a conflict."""
-    return (sqlite if engine.dialect.name == "sqlite" else postgresql).insert(table)
 
 
 class SqlLease:

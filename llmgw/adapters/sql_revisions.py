@@ -13,9 +13,8 @@ from typing import Any
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy.dialects import postgresql, sqlite
 
-from llmgw.adapters.sql_thread import Run
+from llmgw.adapters.sql_thread import Run, inserting
 from llmgw.base.ids import Revision
 from llmgw.catalog.digest import tree_digest
 from llmgw.catalog.source import SourceTree
@@ -132,7 +131,7 @@ class SqlRevisions:
         if (there or 0) != standing.serial - 1:
             return False
         if there is None:
-            fresh = self._insert(_standing).values(id=1, serial=standing.serial, content=content)
+            fresh = inserting(self._engine, _standing).values(id=1, serial=standing.serial, content=content)
             made = connection.execute(fresh.on_conflict_do_nothing().returning(_standing.c.id))
         else:
             newer = sa.update(_standing).where(_standing.c.serial == there)
@@ -145,7 +144,7 @@ class SqlRevisions:
         known = {row.digest for row in _in_parts(connection, set(contents), _blobs.c.digest)}
         rows = [{"digest": key, "content": zlib.compress(data)} for key, data in contents.items() if key not in known]
         if rows:
-            connection.execute(self._insert(_blobs).on_conflict_do_nothing(), rows)
+            connection.execute(inserting(self._engine, _blobs).on_conflict_do_nothing(), rows)
         listed = {
             "revision": tree.revision,
             "files": digests,
@@ -158,9 +157,6 @@ class SqlRevisions:
         digest = tree_digest(tree)
         connection.execute(sa.delete(_trees).where(_trees.c.digest == digest))
         connection.execute(sa.insert(_trees).values(digest=digest, content=zlib.compress(json.dumps(listed).encode())))
-
-    def _insert(self, table: sa.Table) -> Any:
-        return (sqlite if self._engine.dialect.name == "sqlite" else postgresql).insert(table)
 
 
 def _keep_record(connection: sa.Connection, record: Record) -> None:

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 from llmgw.adapters import sql_audit, sql_events, sql_keys, sql_lease, sql_plans, sql_revisions, sql_schema, sql_usage
-from llmgw.adapters.sql_thread import SqlThread
+from llmgw.adapters.sql_thread import SqlThread, inserting
 from llmgw.base.ids import Epoch, NodeName, OwnerId, Revision
 from llmgw.base.time import Instant
 from llmgw.catalog.source import SourceTree
@@ -230,7 +230,7 @@ class SqlStore:
         """Keep this in place of what was kept, in one statement: a leader of the past changes nothing."""
         fresh = {"epoch": epoch, "content": content, "at": sql_lease.stores_now(self._engine)}
         statement = (
-            sql_lease.inserting(self._engine, _memory)
+            inserting(self._engine, _memory)
             .values(id=1, **fresh)
             .on_conflict_do_update(index_elements=[_memory.c.id], set_=fresh, where=_memory.c.epoch <= epoch)
             .returning(_memory.c.id)

@@ -17,6 +17,8 @@ from typing import Any, Protocol, TypeVar
 
 import psycopg
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from llmgw.ports.sinks import StoreUnavailable
@@ -111,6 +113,11 @@ class SqlThread:
         self._connections.add(connection)
         connection.execute(SETTINGS)
         connection.commit()
+
+
+def inserting(where: sa.Engine | sa.Connection, table: sa.Table) -> Any:
+    """Return an insert that can say what to do on a conflict."""
+    return (sqlite_dialect if where.dialect.name == "sqlite" else postgresql).insert(table)
 
 
 def one_line(error: Exception) -> str:

@@ -3,9 +3,8 @@
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
-from llmgw.adapters.sql_thread import Run
+from llmgw.adapters.sql_thread import Run, inserting
 from llmgw.base.time import Instant
 from llmgw.fleet.spent import Spent, SpentBatch
 from llmgw.ports.usage import By
@@ -51,17 +50,16 @@ class SqlUsage:
     def __init__(self, engine: sa.Engine, run: Run) -> None:
         self._engine = engine
         self._run = run
-        self._insert = (sqlite if engine.dialect.name == "sqlite" else postgresql).insert
 
     async def keep(self, batch: SpentBatch, now: Instant) -> None:
         """Add a batch, in the transaction that notes its number: of two that write the same one, the second finds it there."""
-        noted = self._insert(_sources).values(source=batch.source, sequence=batch.sequence, at=now)
+        noted = inserting(self._engine, _sources).values(source=batch.source, sequence=batch.sequence, at=now)
         noted = noted.on_conflict_do_update(
             index_elements=[_sources.c.source],
             set_={"sequence": batch.sequence, "at": now},
             where=_sources.c.sequence < batch.sequence,
         )
-        added = self._insert(_usage)
+        added = inserting(self._engine, _usage)
         added = added.on_conflict_do_update(
             index_elements=list(_usage.primary_key),
             set_={column.name: column + added.excluded[column.name] for column in _sums},
