@@ -186,7 +186,7 @@ def test_a_taken_engine_port_is_named_and_left(lab: Lab) -> None:
     [
         (("nonsense",), 64, "No such command"),
         (("plan", "--nope"), 64, "No such option"),
-        (("server", "--workers", "0"), 64, "--workers"),
+        (("server", "--workers", "-1"), 64, "--workers"),
         (("server", "--listen", "here"), 64, "write HOST:PORT"),
         (("status", "--server", "ftp://x"), 64, "is not known"),
         (("status", "--server", "/nowhere/admin.sock"), 1, "start one with `llmgw server DIR`"),

@@ -55,10 +55,10 @@ def test_over_tcp_there_are_health_metrics_and_webhooks_and_nothing_else(lab: La
         ("POST", "/v1/source/accept", {"revision": before}), ("DELETE", "/v1/acts?target=node/local", None),
     ):  # fmt: skip
         status, said = _over_tcp(port, method, path, json.dumps(body).encode() if body is not None else None)
-        assert (status, "Unix socket" in said, "--server" in said) == (403, True, True), path
+        assert (status, "LLMGW_TOKEN" in said, "llmgw keys create --admin" in said) == (401, True, True), (path, said)
     done = lab.llmgw("status", "--server", f"http://127.0.0.1:{port}")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "Unix socket" in done.stderr
+    assert "LLMGW_TOKEN" in done.stderr
     assert lab.status()["source"]["in_force"] == before
     assert lab.status()["suspended"] is None
 
