@@ -8,6 +8,9 @@ from llmgw.base.time import Instant
 from llmgw.ports.sinks import Event
 
 KEPT_EVENTS = 10_000
+KEPT_STARTS = 100_000
+"""Starts and publications are kept among so many of the newest: a model's last cold start is told by them."""
+LASTING = ("start", "publish")
 
 meta = sa.MetaData()
 _events = sa.Table(
@@ -68,7 +71,9 @@ class SqlEvents:
         if self._recorded >= KEPT_EVENTS // 10 or self._recorded == len(rows):
             self._recorded = 1
             newest = sa.select(sa.func.max(_events.c.id)).scalar_subquery()
-            connection.execute(sa.delete(_events).where(_events.c.id <= newest - KEPT_EVENTS))
+            old, lasting = _events.c.id <= newest - KEPT_EVENTS, _events.c.kind.in_(LASTING)
+            connection.execute(sa.delete(_events).where(old, ~lasting))
+            connection.execute(sa.delete(_events).where(_events.c.id <= newest - KEPT_STARTS))
 
 
 def _of_subject(subject: str) -> sa.ColumnElement[bool]:

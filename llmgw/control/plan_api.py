@@ -37,7 +37,7 @@ from llmgw.ports.sinks import EventSource, StoreUnavailable
 
 MOST_MODELS = 20
 """Models whose last cold start is looked up for one plan."""
-MOST_EVENTS = 200
+MOST_EVENTS = 1000
 
 
 class PlanApi:
