@@ -93,6 +93,10 @@ class Switches:
     ignore_sigterm: bool = False
     engine_dies_after: float | None = None
     """What computes dies so long after the start; how the server then ends is its kind's own way."""
+    warm_up_seconds: float = 0.0
+    """SGLang: listens, and answers 503 to its health paths, for so long after the load."""
+    drain_poll: float = 0.2
+    """SGLang: looks so often whether what runs has ended, once it was told to end; the real one every 5 s."""
     hang_with_gang: bool = False
     """Does not notice when another shard is gone, as a collective operation that waits for ever."""
     spawn_child: bool = False
@@ -254,6 +258,10 @@ class FakeEngine:
             self._exit = loop.call_later(self.switches.exit_after, os._exit, self.switches.exit_code)
 
     @property
+    def warming_up(self) -> bool:
+        return asyncio.get_running_loop().time() < self._ready_at + self.switches.warm_up_seconds
+
+    @property
     def loading(self) -> bool:
         return asyncio.get_running_loop().time() < self._ready_at
 
@@ -293,6 +301,9 @@ class Manners:
     def die(self, engine: FakeEngine) -> None:
         """End as it does when what computes has died."""
         os._exit(1)
+
+    async def told_to_end(self, engine: FakeEngine) -> None:
+        """Do what it does between SIGTERM and its end."""
 
     def complaint(self, options: argparse.Namespace) -> str:
         """Say why it refuses these arguments, which its parser takes; empty if it does not."""
@@ -384,6 +395,7 @@ class Sglang(Manners):
     def __init__(self) -> None:
         self.counts = False
         self.rank = 0
+        self.ending = False
 
     def complaint(self, options: argparse.Namespace) -> str:
         self.counts, self.rank = options.enable_metrics, int(options.node_rank or 0)
@@ -394,7 +406,17 @@ class Sglang(Manners):
             return "OSError: [Errno 98] address already in use: every copy was given one --nccl-port"
         return ""
 
+    async def told_to_end(self, engine: FakeEngine) -> None:
+        """It takes requests on and says that it is not well, and ends once none runs, however long that takes."""
+        self.ending = True
+        while True:
+            await asyncio.sleep(engine.switches.drain_poll)
+            if not engine.seen.active:
+                return
+
     def answer(self, engine: FakeEngine, path: str) -> tuple[int, object]:
+        if path == "/health" and self.rank == 0 and (self.ending or engine.warming_up):
+            return 503, ""
         if path == "/metrics" and not self.counts:
             return 404, {"detail": "Not Found"}
         if self.rank > 0 and path != "/health":
@@ -446,14 +468,20 @@ class Gang:
     count: int
     host: str
     port: int
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    """Of rank 0: its connections to the others."""
+
+    def tell_to_end(self) -> None:
+        """End the others, as SGLang's rank 0 does before it ends."""
+        for writer in self.writers:
+            writer.write(b"end\n")
 
     async def meet(self, lost: Callable[[], None]) -> None:
         """Wait until all have come. `lost` is called when one of them is gone."""
         if self.rank > 0:
             await self._join(lost)
             return
-        come = asyncio.Semaphore(0)
-        writers: list[asyncio.StreamWriter] = []
+        come, writers = asyncio.Semaphore(0), self.writers
 
         async def welcome(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readline()
@@ -494,6 +522,8 @@ class Tie(asyncio.Protocol):
         transport.write(f"rank {self.rank}\n".encode())  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
+        if b"end\n" in data:
+            os._exit(0)
         self.all_here.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -912,6 +942,10 @@ async def serve_as(kind: str, manners: Manners, options: argparse.Namespace, swi
         await engine.start(options.host, options.port)
         print(f"Starting {kind} server on http://{options.host}:{engine.port}", file=sys.stderr, flush=True)
     await ended.wait()
+    await manners.told_to_end(engine)
+    if kind == "sglang" and gang is not None:
+        gang.tell_to_end()
+        await asyncio.sleep(0)
     os._exit(0)
 
 
@@ -931,6 +965,8 @@ async def serve(options: argparse.Namespace, switches: Switches) -> None:
 def main() -> None:
     kind = sys.argv[2] if sys.argv[1:2] == ["--as"] else ""
     manners = KINDS[kind]() if kind else LlamaCpp()
+    if kind:
+        print(f"fake engine: {json.dumps(sys.argv[1:])}", file=sys.stderr, flush=True)
     options, switches = parse_as(kind, manners, sys.argv[3:]) if kind else parse(sys.argv[1:])
     if switches.exit_at_once is not None:
         print(f"fake engine: ends at once with {switches.exit_at_once}", file=sys.stderr, flush=True)

@@ -16,6 +16,7 @@ import pytest
 from tests.fakes import nvml
 from tests.live.conftest import program
 from tests.live.lab import CLUSTER, ENGINE, Lab, alive
+from tests.live.test_skeleton import Stream
 
 CLASSES = '\ngpu_classes:\n- {name: h100, match: ["NVIDIA H100*"]}\n'
 NODES = {"one": "127.0.0.1", "two": "127.0.0.2"}
@@ -98,6 +99,7 @@ def pair(lab: Lab, library: Path) -> Pair:
     return Pair(lab, library)
 
 
+EVENTS = 40
 GANG = {"gpu": {"class": "h100", "count": 2}, "nodes": 2, "tensor_parallel": 2, "pipeline_parallel": 2}
 
 
@@ -107,7 +109,7 @@ GANG = {"gpu": {"class": "h100", "count": 2}, "nodes": 2, "tensor_parallel": 2, 
         ("vllm", [], 1),
         ("vllm", [], 0),
         ("vllm", ["--hang-with-gang"], 1),
-        ("sglang", ["--hang-with-gang"], 1),
+        ("sglang", ["--hang-with-gang", "--warm-up-seconds", "0.3"], 1),
     ],
 )
 def test_a_replica_over_two_nodes_starts_serves_and_restarts_as_a_whole(
@@ -115,7 +117,8 @@ def test_a_replica_over_two_nodes_starts_serves_and_restarts_as_a_whole(
 ) -> None:
     """With `--hang-with-gang` the shard that is left notices nothing, so that only the planner can end it."""
     lab = pair.lab
-    pair.configure(engines(**{engine: ["--load-seconds", "0.3", *flags]}, tei=["--load-seconds", "3600"]))
+    slowly = ["--chunks", str(EVENTS), "--chunk-interval", "0.1"]
+    pair.configure(engines(**{engine: ["--load-seconds", "0.3", *slowly, *flags]}, tei=["--load-seconds", "3600"]))
     lab.write("models/filler.yaml", model("filler", "tei", pool="one").replace('"replicas": 1', '"replicas": 2'))
     lab.commit()
     lab.start_server()
@@ -144,6 +147,19 @@ def test_a_replica_over_two_nodes_starts_serves_and_restarts_as_a_whole(
         assert environment["CUDA_VISIBLE_DEVICES"] == cards
         assert (environment["NCCL_SOCKET_IFNAME"], environment["GLOO_SOCKET_IFNAME"]) == ("=lo", "lo")
         assert environment["HF_HUB_OFFLINE"] == "1"
+    leaves_in_the_middle_of_a_stream(pair)
+
+
+def leaves_in_the_middle_of_a_stream(pair: Pair) -> None:
+    """The stream goes on to its end, and then both shards end: the one that obeys no signal, too."""
+    lab, pids = pair.lab, pair.pids()
+    stream = Stream(lab, "m")
+    (lab.cluster / "models/m.yaml").unlink()
+    lab.commit()
+    stream.end()
+    assert (stream.error, stream.finish, len(stream.chunks)) == (None, "stop", EVENTS + 1)
+    lab.until(lambda: not any(alive(pid) for pid in pids.values()), "both shards to be gone")
+    lab.until(lambda: not lab.replicas("m"), "the replica to be forgotten")
 
 
 def test_one_of_each_engine_alone(pair: Pair) -> None:
