@@ -35,6 +35,8 @@ METRICS = MetricNames(
     progress=("sglang:num_used_tokens", "sglang:token_usage", "sglang:gen_throughput"),
     only='pp_rank="0"',
 )
+CACHED = "--enable-cache-report"
+"""Without it, no usage says how many tokens of a prompt were cached."""
 KIND = Kind(programs=(("sglang", "serve"),), ports=16, stop_grace=30.0, patterns=SGLANG, metrics=METRICS)
 
 
@@ -67,7 +69,7 @@ def _args(placed: Placed, rank: int) -> tuple[str, ...]:
         *("--tp-size", str(profile.tensor_parallel), "--pp-size", str(profile.pipeline_parallel)),
         *("--dp-size", str(profile.data_parallel)),
         *meet,
-        "--enable-metrics",
+        *("--enable-metrics", CACHED),
         *profile.args,
     )
 

@@ -37,6 +37,8 @@ METRICS = MetricNames(
     generation_tokens="vllm:generation_tokens_total",
 )
 """The same from 0.10.2 to 0.33. One series a rank of data parallelism, so they are added up; they move with every token."""
+CACHED = "--enable-prompt-tokens-details"
+"""Without it, no usage says how many tokens of a prompt were cached. From 0.10.2, at least, to 0.33."""
 KIND = Kind(programs=(("vllm", "serve"),), ports=3, stop_grace=10.0, patterns=VLLM, metrics=METRICS)
 
 
@@ -56,10 +58,10 @@ class Vllm:
 
 def _args(placed: Placed, rank: int) -> tuple[str, ...]:
     profile, seat = placed.profile, placed.seats[rank]
-    listens = ("--host", seat.host, "--port", str(seat.port), "--api-server-count", "1") if rank == 0 else ()
+    serves = ("--host", seat.host, "--port", str(seat.port), "--api-server-count", "1", CACHED) if rank == 0 else ()
     return (
         *(WEIGHTS, "--served-model-name", placed.model.name),
-        *listens,
+        *serves,
         *("--tensor-parallel-size", str(profile.tensor_parallel)),
         *("--pipeline-parallel-size", str(profile.pipeline_parallel)),
         *(_copies(placed, rank) if profile.data_parallel > 1 else _gang(placed, rank)),

@@ -344,7 +344,7 @@ class Vllm(Manners):
         *("--data-parallel-start-rank", "--distributed-executor-backend", "--nnodes", "--node-rank", "--master-addr"),
         *("--master-port", "--max-model-len", "--gpu-memory-utilization"),
     )
-    switches = ("--headless", "--enforce-eager")
+    switches = ("--headless", "--enforce-eager", "--enable-prompt-tokens-details")
     program = "vllm"
     owned_by = "vllm"
     taken = "OSError: [Errno 98] Address already in use"
@@ -387,7 +387,7 @@ class Sglang(Manners):
         *("--model-path", "--tp-size", "--pp-size", "--dp-size", "--nccl-port", "--nnodes", "--node-rank"),
         *("--dist-init-addr", "--mem-fraction-static", "--context-length"),
     )
-    switches = ("--enable-metrics", "--is-embedding")
+    switches = ("--enable-metrics", "--enable-cache-report", "--is-embedding")
     program = "sglang"
     owned_by = "sglang"
     taken = "[Errno 98] error while attempting to bind on address: address already in use"
