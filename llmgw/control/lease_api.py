@@ -11,6 +11,7 @@ from aiohttp import web
 from llmgw.base.ids import Epoch
 from llmgw.base.time import Clock
 from llmgw.control.leadership import Leadership
+from llmgw.control.peers import by_of
 from llmgw.control.requests import line_from
 from llmgw.ports.sinks import Event, EventSink, StoreUnavailable
 
@@ -38,7 +39,7 @@ class LeaseApi:
         epoch = asked.get("epoch") if isinstance(asked, dict) else None
         if not isinstance(epoch, int) or isinstance(epoch, bool) or not 0 < epoch < 1 << 62:
             return web.json_response({"error": 'the request must be {"epoch": N, "reason": …, "by": …}'}, status=400)
-        reason, by = line_from(asked, "reason", "no reason given"), line_from(asked, "by", "an operator")
+        reason, by = line_from(asked, "reason", "no reason given"), by_of(request, line_from(asked, "by"))
         try:
             freed = await self._leadership.release_epoch(Epoch(epoch))
         except StoreUnavailable as error:

@@ -33,6 +33,9 @@ def described(
             return "forget", f"node/{line_from(body, 'node')}", reason, ""
         case "POST", "/v1/routers/forget":
             return "forget", f"router/{line_from(body, 'router')}", reason, ""
+        case "POST", "/v1/lease/release":
+            epoch = body.get("epoch")
+            return "lease release", f"epoch/{epoch:d}" if isinstance(epoch, int) else "", reason, ""
         case "POST", "/v1/keys" | "/v1/keys/rotate" | "/v1/keys/revoke":
             verb = pattern.removeprefix("/v1/keys").strip("/") or "create"
             return f"keys {verb}", _owner(body, answer), _of_key(body, answer), ""

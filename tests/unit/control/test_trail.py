@@ -53,6 +53,8 @@ ROW = {"id": "ab", "tenant": "t", "scope": None}
             ("keys rotate", "tenant/t", "key ab; in place of aa", ""),
         ),
         ("POST", "/v1/keys/revoke", {"key": "nobody"}, {"error": "no"}, ("keys revoke", "nobody", "", "")),
+        ("POST", "/v1/lease/release", {"epoch": 3, "reason": "hangs"}, {}, ("lease release", "epoch/3", "hangs", "")),
+        ("POST", "/v1/lease/release", {"epoch": "3\n"}, {}, ("lease release", "", "", "")),
         ("POST", "/v1/of/tomorrow", {"reason": "why"}, {}, ("POST /v1/of/tomorrow", "", "why", "")),
     ],
 )
@@ -78,6 +80,8 @@ def test_what_was_taken_back_is_named_in_the_query() -> None:
         ("DELETE", "/v1/acts", "apply", True),
         ("POST", "/v1/keys", "admin", True),
         ("POST", "/v1/forget", "admin", True),
+        ("POST", "/v1/lease/release", "admin", True),
+        ("GET", "/v1/leader", "read", False),
         ("POST", "/v1/of/tomorrow", "admin", True),
         ("POST", "/hooks/{forge}", "admin", False),
         ("GET", "", "admin", False),
