@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -237,3 +238,41 @@ async def test_a_websocket_does_not_wait() -> None:
         client.get("/v1/realtime?model=m", headers="connection: upgrade\r\nupgrade: websocket\r\n")
         refused = await client.response()
         assert (refused.status, refused.code) == (503, "model_busy")
+
+
+async def test_however_many_come_and_go_no_place_is_given_twice_and_none_is_lost() -> None:
+    rng = random.Random(5)
+    async with (
+        running_engine(chunk_interval=0.002) as engine,
+        gateway_before(engine, routed=limited(engine, places=3)) as s,
+    ):
+        most = 0
+
+        async def one(number: int) -> int | None:
+            nonlocal most
+            await asyncio.sleep(rng.random() * 0.2)
+            client = await s.client()
+            client.post({**(STREAM if number % 2 else CHAT), "n": number})
+            if number % 5 == 0:
+                await asyncio.sleep(rng.random() * 0.1)
+                client.reset()
+                return None
+            response = await client.response()
+            most = max(most, s.in_flight)
+            return response.status
+
+        def counted() -> float:
+            return sum(one.value for one in s.gateway.samples() if one.name == "llmgw_gateway_requests_total")
+
+        async def swap() -> None:
+            nonlocal most
+            for version in range(2, 40):
+                await asyncio.sleep(0.005)
+                s.gateway.set_table(replace(limited(engine, places=3), version=version))
+                most = max(most, s.in_flight)
+
+        found = await asyncio.gather(swap(), *(one(number) for number in range(200)))
+        assert [status for status in found if status is not None] == [200] * 160
+        await until(lambda: counted() == 200)
+        assert most == 3
+        assert queued(s) == {}
