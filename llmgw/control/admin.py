@@ -72,8 +72,11 @@ class AdminApi:
         """Listen. Raises OSError if an address cannot be had."""
         runner = await self._runner()
         await _clear(socket)
-        await web.UnixSite(runner, str(socket)).start()
-        socket.chmod(0o600)
+        fresh = socket.with_name(socket.name[:-1] + "~")  # no longer, since paths of sockets may not be
+        fresh.unlink(missing_ok=True)
+        await web.UnixSite(runner, str(fresh)).start()
+        fresh.chmod(0o600)
+        fresh.rename(socket)  # so that whoever finds it is answered, and nobody else can have come in before
         self._socket = socket
         if listen is not None:
             server = (await self._runner()).server
