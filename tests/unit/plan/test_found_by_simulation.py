@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from llmgw.base.ids import NodeName, ReplicaId
 from llmgw.fleet.report import Phase
-from llmgw.fleet.usage import Unknown, UsageView
+from llmgw.fleet.usage import Active, Unknown, UsageView
 from llmgw.plan.work import Work
 from tests.builders import Desk, cluster, model, node, shard_report, told
 from tests.unit.cli.fleets import CLASSES, cards
@@ -120,3 +120,23 @@ def test_an_engine_that_died_is_not_stopped_before_every_gateway_has_forgotten_i
     desk.obey()
     desk.usage = UsageView({}, Unknown("not used since the gateway started", quiet=True), current=True)
     assert any(line.startswith("stop m-1-0") for line in told(desk.plan()))
+
+
+def test_a_drain_is_timed_from_when_the_gateways_of_this_leader_have_dropped_the_replica() -> None:
+    """Until all nodes have spoken they go by a table of the leader before, in which it may be."""
+    limits = cluster(router={"timeouts": {"drain": "10s"}})
+    desk = Desk.of(limits, node("a"), node("b"), model("m", 1))
+    desk.settle()
+    desk.want(limits, node("a"), node("b"))
+    desk.plan()
+    desk.obey()
+    silent = next(name for name in ("a", "b") if "m-1-0" not in str(desk.views[NodeName(name)]))
+    kept = desk.views.pop(NodeName(silent))
+    desk.take_over()
+    desk.usage = UsageView({ReplicaId("m-1-0"): Active(2)}, Unknown("not used", quiet=True), current=True)
+    for _ in range(15):
+        assert told(desk.plan()) == []
+    desk.views[NodeName(silent)] = kept
+    for _ in range(10):
+        assert told(desk.plan()) == []
+    assert [line.partition(" @")[0] for line in told(desk.plan())] == ["stop m-1-0"]
