@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from llmgw.adapters.sql_backlog import Backlog
-from llmgw.adapters.sql_thread import SqlThread
+from llmgw.adapters.sql_thread import Run, SqlThread
 from llmgw.base.time import Instant
 from llmgw.ports.audit import Entry
 
@@ -26,9 +26,10 @@ _audit = sa.Table(
 class SqlAudit:
     """An `AuditKeeper`."""
 
-    def __init__(self, thread: SqlThread) -> None:
+    def __init__(self, thread: SqlThread, run: Run) -> None:
         self._thread = thread
-        self._backlog: Backlog[Entry] = Backlog(thread, "lines of the audit trail", _write)
+        self._run = run
+        self._backlog: Backlog[Entry] = Backlog(thread, "a line of the audit trail", _write)
 
     def record(self, entry: Entry) -> None:
         """Take a line; it is written soon. Never blocks, never raises."""
@@ -49,7 +50,7 @@ class SqlAudit:
             with self._thread.engine.connect() as connection:
                 return [Entry(**row) for row in connection.execute(query).mappings()]
 
-        return await self._thread.run(read)
+        return await self._run(read)
 
     async def forget(self, before: Instant) -> None:
         """Drop what is older."""
@@ -58,7 +59,7 @@ class SqlAudit:
             with self._thread.engine.begin() as connection:
                 connection.execute(sa.delete(_audit).where(_audit.c.at < before))
 
-        await self._thread.run(write)
+        await self._run(write)
 
 
 def _write(connection: sa.Connection, batch: list[Entry]) -> None:

@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from llmgw.adapters.sql_backlog import Backlog
-from llmgw.adapters.sql_thread import SqlThread
+from llmgw.adapters.sql_thread import Run, SqlThread
 from llmgw.base.time import Instant
 from llmgw.ports.sinks import Event
 
@@ -28,9 +28,10 @@ _events = sa.Table(
 class SqlEvents:
     """An `EventSink` and an `EventSource`."""
 
-    def __init__(self, thread: SqlThread) -> None:
+    def __init__(self, thread: SqlThread, run: Run) -> None:
         self._thread = thread
-        self._backlog: Backlog[Event] = Backlog(thread, "events", self._write)
+        self._run = run
+        self._backlog: Backlog[Event] = Backlog(thread, "an event", self._write)
         self._recorded = 0
 
     def record(self, event: Event) -> None:
@@ -59,7 +60,7 @@ class SqlEvents:
                 rows = connection.execute(query).all()
             return [Event(Instant(row.at), row.kind, row.subject, row.text, row.cause) for row in rows]
 
-        return await self._thread.run(read)
+        return await self._run(read)
 
     def _write(self, connection: sa.Connection, batch: list[Event]) -> None:
         rows = [

@@ -78,13 +78,13 @@ class SqlStore:
         self._engine = self._thread.engine
         self._lease_thread = SqlThread(url, "lease")
         self._lease = sql_lease.SqlLease(self._lease_thread)
-        self._events = sql_events.SqlEvents(self._thread)
+        self._events = sql_events.SqlEvents(self._thread, self._run)
         self._ready = False
         self.revisions = sql_revisions.SqlRevisions(self._engine, self._run)
         self.plans = sql_plans.SqlPlans(self._engine, self._run)
         self.keys = sql_keys.SqlKeys(self._engine, self._run)
         self.usage = sql_usage.SqlUsage(self._engine, self._run)
-        self.audit = sql_audit.SqlAudit(self._thread)
+        self.audit = sql_audit.SqlAudit(self._thread, self._run)
 
     async def open(self, *, alone: bool = False) -> None:
         """Bring the schema up to date. Raises StoreUnavailable, for a newer one too.

@@ -85,7 +85,7 @@ class SqlThread:
         except TimeoutError as error:
             self._cut()
             raise StoreUnavailable(f"it did not answer within {limit:.3g} s") from error
-        except (SQLAlchemyError, sqlite3.Error, psycopg.Error) as error:
+        except (SQLAlchemyError, sqlite3.Error, psycopg.Error, OverflowError) as error:
             raise StoreUnavailable(one_line(error)) from error
 
     def submit(self, work: Callable[[], None]) -> "Future[None]":
@@ -144,8 +144,12 @@ def _engine(url: str) -> sa.Engine:
         if scheme == "sqlite":
             return sa.create_engine(f"{scheme}://{rest}")
         return sa.create_engine(f"{scheme}://{rest}", pool_pre_ping=True, connect_args=CONNECT)
-    except SQLAlchemyError as error:
-        raise StoreUnavailable(f"its URL cannot be read: {one_line(error)}") from error
+    except (SQLAlchemyError, ValueError):
+        # without the cause, which repeats what it could not read: that may be a part of the password
+        raise StoreUnavailable(
+            "its URL cannot be read; it is postgresql://USER:PASSWORD@HOST:PORT/DATABASE, where `@`, `:`, `/` and `%` in a "
+            "password are written %40, %3A, %2F and %25"
+        ) from None
 
 
 def _configure_sqlite(connection: Any, _: object) -> None:

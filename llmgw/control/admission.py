@@ -78,7 +78,12 @@ class Admission:
                 refused = self._by_key(request)
                 if refused is not None:
                     return refused
-            answer = await answered(request, handler)
+            try:
+                answer = await answered(request, handler)
+            except Exception:
+                # aiohttp makes it a 500; what the act did until then it has done
+                await self._note(request, _refuse(500, "the server failed while it did this; see its log"))
+                raise
             await self._note(request, answer)
             return answer
 

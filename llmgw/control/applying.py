@@ -129,7 +129,7 @@ class ApplyApi:
 
     async def _get_history(self, request: web.Request) -> web.Response:
         limit = request.query.get("limit", "50")
-        if not (limit.isascii() and limit.isdigit() and 0 < int(limit[:9]) <= MOST):
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 0 < int(limit) <= MOST):
             return _refuse(400, f"limit is a whole number from 1 to {MOST}")
         now = self._clock.now()
         rows = [record_row(one, now) for one in self._adoption.records[: int(limit)]]

@@ -104,7 +104,7 @@ class KeyApi:
 
     async def _get_audit(self, request: web.Request) -> web.Response:
         limit = request.query.get("limit", "50")
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MOST_EVENTS):
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= MOST_EVENTS):
             raise CannotAct(f"limit is a whole number from 1 to {MOST_EVENTS}")
         now, text = self._clock.now(), request.query.get("since", "")
         entries = await self._audit.entries(int(limit), since_of(text, now) if text else None)

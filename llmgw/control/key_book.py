@@ -198,10 +198,6 @@ class KeyBook:
         self.used([key.id], now)
         return key.id, self._scopes[key.id]
 
-    def known(self, key: str) -> bool:
-        """Whether there is such a key: then its id may be written into a log."""
-        return key in self._admins
-
     async def create(self, tenant: str, scope: Scope | None, note: str, expires: Instant | None, by: str) -> Made:
         """Make a key of a tenant, or, with a scope, of an administrator. Raises CannotAct, StoreUnavailable."""
         if scope is None:

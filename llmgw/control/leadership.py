@@ -171,11 +171,21 @@ class Leadership:
             log.warning("the lease could not be given up; it runs out by itself", extra={"reason": str(error)})
 
     async def release_epoch(self, epoch: Epoch) -> bool:
-        """Take the lease of this epoch away from whoever has it; whether it was still held. Raises StoreUnavailable."""
+        """Take the lease of this epoch away from whoever has it; whether it was still held.
+
+        Raises StoreUnavailable, and then nothing has changed: a leader goes on leading.
+        """
+        before = self._resting_until
         if self._claim == epoch:
-            self._resting_until = asyncio.get_running_loop().time() + self._seconds
+            self._resting_until = asyncio.get_running_loop().time() + self._seconds  # no renewal comes in between
+        try:
+            freed = await self._keeper.release_epoch(epoch)
+        except StoreUnavailable:
+            self._resting_until = before
+            raise
+        if self._claim == epoch:
             self._set(None)
-        return await self._keeper.release_epoch(epoch)
+        return freed
 
     def _note(self, lease: Lease) -> None:
         before = self.leader

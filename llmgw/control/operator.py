@@ -114,7 +114,7 @@ class OperatorApi:
 
     async def _get_events(self, request: web.Request) -> web.Response:
         limit = request.query.get("limit", "50")
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MOST_EVENTS):
+        if not (limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= MOST_EVENTS):
             raise CannotAct(f"limit is a whole number from 1 to {MOST_EVENTS}")
         now, text = self._clock.now(), request.query.get("since", "")
         since = since_of(text, now) if text else None

@@ -100,6 +100,6 @@ class PlannerMemory:
         newest = self._newest.value
         if newest is None or newest[1] == self._written or newest[0] != self._leadership.epoch:
             return
-        await self._keeper.keep_memory(newest[0], written(newest[1], self._clock.now()))
-        self._written = newest[1]
+        if await self._keeper.keep_memory(newest[0], written(newest[1], self._clock.now())):
+            self._written = newest[1]  # else a later leader has written, of which the next renewal tells
         await asyncio.sleep(PAUSE)

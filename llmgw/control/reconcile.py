@@ -89,6 +89,8 @@ class Reconciler:
         """The rules of safety that the newest plan breaks, for which it was not carried out."""
         self._adoption: Adoption | None = None
         self._memory: PlannerMemory | None = None
+        self._aside: tuple[Epoch, Decided] | None = None
+        """The epoch that was last led in, and what was decided in it: it may be led in again."""
         self._teller: UseTeller | None = None
 
     def tells_by(self, teller: UseTeller) -> None:
@@ -183,8 +185,10 @@ class Reconciler:
             return None
         if epoch != self._epoch:
             self._epoch = epoch
-            self._decided = recalled(memory, Decided.nothing(epoch, self._decided.table), catalog)
-            self._spent = frozenset()
+            self._decided = self._resumed(epoch) or recalled(
+                memory, Decided.nothing(epoch, self._decided.table), catalog
+            )
+            self._spent = self._decided.spent
         self._rounds += 1
         snapshot = self.snapshot()
         assert snapshot is not None
@@ -201,6 +205,15 @@ class Reconciler:
             self._adoption.carried_out(decided, snapshot)
         return decided
 
+    def _resumed(self, epoch: Epoch) -> Decided | None:
+        """Return what this process decided in this epoch before it stood still or lost the store; None if it did not.
+
+        Nobody else can have decided in it. Its gateways have gone by what nodes say meanwhile.
+        """
+        if self._aside is None or self._aside[0] != epoch:
+            return None
+        return replace(self._aside[1], table=self._decided.table, told=False)
+
     def _memory_of(self, epoch: Epoch | None) -> Memory | None:
         """Return what the leader before left; None while this process may not decide, or does not know enough to."""
         if epoch is None or self._acts.current is None:
@@ -212,7 +225,7 @@ class Reconciler:
     def _serve(self) -> None:
         """Publish what nodes report to be ready and not draining, while another control plane decides, or nobody does."""
         if self._leadership.epoch is None and self._epoch is not None:
-            self._epoch = None
+            self._aside, self._epoch = (self._epoch, self._decided), None
             self._decided = Decided(table=self._decided.table)
             self._sessions.stand_down()
         if self._epoch is not None:

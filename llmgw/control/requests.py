@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from collections.abc import Mapping
 
 from llmgw.base.ids import Revision
 from llmgw.base.printable import printable
@@ -67,7 +68,7 @@ def seconds_from(body: object, key: str) -> float | None:
 
 def line_from(body: object, key: str, default: str = "") -> str:
     """Return a text of one line, of at most `LONGEST` characters; U+FFFD stands for what has no shape."""
-    value = body.get(key) if isinstance(body, dict) else None
+    value = body.get(key) if isinstance(body, Mapping) else None
     text = " ".join(printable(value.strip()).split()) if isinstance(value, str) else ""
     return text[:LONGEST] or default
 

@@ -10,6 +10,8 @@ from typing import Any
 
 from llmgw.control.requests import line_from, names_from
 
+LONGEST_ACT = 64
+"""Characters."""
 _SIMPLE = {
     "/v1/apply": "apply",
     "/v1/rollback": "rollback",
@@ -26,9 +28,9 @@ def described(
     reason = line_from(body, "reason")
     match method, pattern:
         case "POST", "/v1/acts":
-            return line_from(body, "kind", "act"), line_from(body, "target"), reason, ""
+            return line_from(body, "kind", "act")[:LONGEST_ACT], line_from(body, "target"), reason, ""
         case "DELETE", "/v1/acts":
-            return "uncordon", " ".join(query.get("target", "").split())[:300], "", ""
+            return "uncordon", line_from(query, "target"), "", ""
         case "POST", "/v1/forget":
             return "forget", f"node/{line_from(body, 'node')}", reason, ""
         case "POST", "/v1/routers/forget":
@@ -41,7 +43,7 @@ def described(
             return f"keys {verb}", _owner(body, answer), _of_key(body, answer), ""
         case "POST", _ if pattern in _SIMPLE:
             return _SIMPLE[pattern], _revision(body, answer), _of_revision(body, reason), line_from(answer, "id")
-    return f"{method} {pattern}"[:64], "", reason, ""
+    return f"{method} {pattern}"[:LONGEST_ACT], "", reason, ""
 
 
 def _row(answer: Mapping[str, Any]) -> Mapping[str, Any]:

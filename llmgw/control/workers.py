@@ -56,8 +56,8 @@ LOOK = 1.0
 """Seconds between two looks for hung workers."""
 LAST_WORDS = 5.0
 """Seconds at a stop, after those for streams, in which a worker breaks off what still runs and has its sums confirmed."""
-SECRETS = "LLMGW_SECRET_"
-"""How the names of environment variables begin that hold secrets."""
+OURS = ("LLMGW_", "PG")
+"""How the names of environment variables begin that are for this process alone: among them are secrets, and the store's."""
 
 
 @dataclass(slots=True)
@@ -257,8 +257,8 @@ class Workers:
             await asyncio.sleep(RESTART_AFTER)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        # a worker reads requests of strangers, and needs none of our secrets
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(SECRETS)}
+        # a worker reads requests of strangers, and is told all it needs on its command line
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
         return subprocess.Popen(self.command, env=kept, stdin=subprocess.DEVNULL, start_new_session=True)
 
     async def _await_end(self, pid: int) -> None:

@@ -76,17 +76,32 @@ class Door:
         if not keys.required:
             request.caller = ANYBODY
             return None
-        caller, now = self._right.get(request.credential), self._clock.now()
-        if caller is None or (caller.expires is not None and now >= caller.expires):
-            caller = keys.caller(_presented(request.credential), now)
-            if caller is None:
-                return self._refused(keys, request, address())
-            if len(self._right) < REMEMBERED:
-                self._right[request.credential] = caller
+        caller = self._caller(keys, request.credential)
+        if caller is None:
+            return self._refused(keys, request, address())
         request.caller = caller
         if found is not None and caller.admin != (found.route == "engine"):
             return NOT_A_CLIENT if caller.admin else NO_ADMIN_KEY
         return None
+
+    def look_again(self, request: Incoming, model: str) -> Fault | None:
+        """Return what a client is told that was let in, and has waited since, if it would not be let in to this model now."""
+        keys = self._keys
+        if keys is None or not keys.required:
+            return None
+        caller = self._caller(keys, request.credential)
+        if caller is None:
+            return WRONG
+        request.caller = caller
+        return not_for(request, model)
+
+    def _caller(self, keys: Keys, credential: bytes) -> Caller | None:
+        caller, now = self._right.get(credential), self._clock.now()
+        if caller is None or (caller.expires is not None and now >= caller.expires):
+            caller = keys.caller(_presented(credential), now)
+            if caller is not None and len(self._right) < REMEMBERED:
+                self._right[credential] = caller
+        return caller
 
     def is_shut_to(self, request: Incoming, near: Callable[[], bool]) -> bool:
         """Whether an engine's own paths are not for this client: without keys, being on this host makes an administrator.

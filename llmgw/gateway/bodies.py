@@ -25,6 +25,9 @@ CHUNKED_ROUTES = frozenset({"chat", "completions"})
 """Routes whose streams say what they cost only if asked."""
 
 
+TWICE = Fault(400, "invalid_request", "The parameter `model` is there more than once.", param="model")
+
+
 class Call(NamedTuple):
     """What a request asks for."""
 
@@ -50,6 +53,8 @@ def read_call(found: Found, body: bytes, content_type: bytes) -> Call | Fault:
             return _read_form(body, content_type)
         case "nowhere":
             return Call("", in_body=False)
+        case "twice":
+            return TWICE
         case _:
             if not found.model:
                 return Fault(400, "invalid_request", "The parameter `model` is missing from the query.", param="model")
@@ -80,12 +85,15 @@ def _read_form(body: bytes, content_type: bytes) -> Call | Fault:
     boundary = forms.boundary_of(content_type)
     if boundary is None:
         return Fault(400, "invalid_request", "The request must be multipart/form-data with a boundary.")
-    model = forms.field(body, boundary, b"model")
-    if model is None:
+    fields = forms.fields(body, boundary, (b"model", b"stream"))
+    if fields is None:
+        return Fault(400, "invalid_request", "The form has a part whose head is not whole, or too long.")
+    if not fields[b"model"]:
         return _no_model(there=False)
-    start, end = model
-    streams = forms.field(body, boundary, b"stream")
-    stream = streams is not None and body[streams[0] : streams[1]].strip().lower() == b"true"
+    if len(fields[b"model"]) > 1:
+        return TWICE
+    start, end = fields[b"model"][0]
+    stream = any(body[begin:over].strip().lower() == b"true" for begin, over in fields[b"stream"])
     return Call(body[start:end].decode("utf-8", "replace"), stream, boundary=boundary)
 
 

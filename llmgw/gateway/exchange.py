@@ -178,8 +178,14 @@ class Exchange:
         self._line = ""
         if isinstance(taken, Refusal):
             self._refuse(taken)
-        else:
+            return
+        fault = self._plane.door.look_again(self._request, self._call.model)
+        if fault is None:
             self._go(taken)
+            return
+        self._endpoint, self._slot = taken
+        self._release(reached=False)
+        self._fail(fault)
 
     def _go(self, taken: Taken) -> None:
         self._endpoint, self._slot = taken
@@ -369,7 +375,9 @@ class Exchange:
 
     def _goes_elsewhere(self, complete: bool) -> bool:
         """Ask another endpoint, if there is one and the budget for it lasts, instead of one that is too busy."""
-        if not self._plane.may_retry(self._shape, self._tried):
+        slot = self._slot
+        assert slot is not None
+        if not self._plane.may_retry(self._shape, slot, self._tried):
             return False
         if not complete and self._upstream is not None:
             self._upstream.discard()

@@ -143,7 +143,10 @@ class Plane:
         self.ready = not self.stopping
 
     def take(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Taken | Full | Refusal:
-        """Choose an endpoint and take a slot at it, in one step. Nobody overtakes those who wait for the same model."""
+        """Choose an endpoint and take a slot at it, in one step.
+
+        Nobody overtakes those who wait for the same model, but who has been sent on in vain: it has had its turn.
+        """
         if len(self._line) and not excluded:
             indexed = self._index.models.get(shape.model)
             if indexed is not None and self._line.waiting(indexed.model.name):
@@ -200,11 +203,16 @@ class Plane:
             case _:
                 return decision
 
-    def may_retry(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> bool:
-        """Whether another endpoint can be asked, and the budget lasts; takes one retry off it then."""
+    def may_retry(self, shape: RequestShape, slot: Slot, excluded: AbstractSet[ReplicaId]) -> bool:
+        """Whether another endpoint can be asked, and the budget lasts; takes one retry off it then.
+
+        `slot` is the request's own, which is given back before it is sent there.
+        """
         if shape.model and self._budget < 1.0:
             return False
-        if not isinstance(self._choose(shape, excluded), Target):
+        with self._load.without(slot.id):
+            decision = self._choose(shape, excluded)
+        if not isinstance(decision, Target):
             return False
         if shape.model:
             self._budget -= 1.0

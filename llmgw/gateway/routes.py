@@ -3,16 +3,21 @@
 Most name it in a JSON body, uploads in a form's part, and the rest in the path or the query: a WebSocket (`?model=`), an
 engine's own path (`/engines/MODEL/…`), and what follows up on a stored response, which names no model at all: that is asked
 for at one endpoint after the other.
+
+Whoever may use one model may not use another by a trick. So what follows up on a response is a path of plain segments, which no
+upstream can read as another one of its paths; and a request that names its model twice is refused, since the upstream might
+believe the other one.
 """
 
+import re
 from typing import Literal, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from llmgw.gateway.heads import Incoming
 from llmgw.routing.request import Route
 
-Where = Literal["json", "form", "path", "query", "nowhere"]
-"""Where a request names its model."""
+Where = Literal["json", "form", "path", "query", "nowhere", "twice"]
+"""Where a request names its model; the last is none that is answered."""
 
 
 class Found(NamedTuple):
@@ -31,6 +36,8 @@ POSTS: dict[bytes, Found] = {
     b"/v1/completions": Found("completions", "json"),
     b"/v1/embeddings": Found("embeddings", "json"),
     b"/v1/responses": Found("responses", "json"),
+    b"/v1/responses/compact": Found("responses", "json"),
+    b"/v1/responses/input_tokens": Found("responses", "json"),
     b"/v1/messages": Found("messages", "json"),
     b"/v1/messages/count_tokens": Found("count_tokens", "json"),
     b"/v1/rerank": Found("rerank", "json"),
@@ -47,7 +54,10 @@ POSTS: dict[bytes, Found] = {
 REALTIME = b"/v1/realtime"
 MODELS = b"/v1/models"
 """Where the gateway lists them itself."""
-_STORED = b"/v1/responses/"
+_STORED = re.compile(rb"/v1/responses(?:/(?!\.{1,2}(?:/|$))[A-Za-z0-9_.~:-]+){1,3}")
+"""A stored response, or something of it."""
+_STORED_POST = re.compile(rb"/v1/responses/[A-Za-z0-9_.~:-]+/cancel")
+"""What may be asked of one by POST; what else is posted there names its model in its body."""
 _ENGINES = b"/engines/"
 _METHODS_STORED = frozenset({b"GET", b"POST", b"DELETE"})
 _METHODS_ENGINE = frozenset({b"GET", b"POST", b"PUT", b"PATCH", b"DELETE"})
@@ -64,11 +74,12 @@ def route_of(request: Incoming) -> Found | None:
     path, _, query = target.partition(b"?")
     if method == b"POST" and path in POSTS:
         return POSTS[path]
-    if path.startswith(_STORED) and len(path) > len(_STORED) and method in _METHODS_STORED:
-        named = _asked(query)
-        return Found("responses", "query" if named else "nowhere", named)
+    if method in _METHODS_STORED and _STORED.fullmatch(path):
+        if method == b"POST" and not _STORED_POST.fullmatch(path):
+            return Found("responses", "json")
+        return _by_query("responses", query, "nowhere")
     if path == REALTIME and method == b"GET":
-        return Found("realtime", "query", _asked(query))
+        return _by_query("realtime", query, "query")
     if path.startswith(_ENGINES) and method in _METHODS_ENGINE:
         model, slash, rest = path[len(_ENGINES) :].partition(b"/")
         if model and slash:
@@ -76,13 +87,17 @@ def route_of(request: Incoming) -> Found | None:
     return None
 
 
-def _asked(query: bytes) -> str:
-    """Return the model that a query names; empty if it names none."""
-    for pair in query.split(b"&"):
-        key, _, value = pair.partition(b"=")
-        if key == b"model":
-            return _text(value.replace(b"+", b" "))
-    return ""
+def _by_query(route: Route, query: bytes, otherwise: Where) -> Found:
+    """Return a request of which the query may name the model; `otherwise` is where it is named if not there."""
+    named = [pair.partition(b"=")[2] for pair in query.split(b"&") if _names_model(pair)]
+    if len(named) > 1:
+        return Found(route, "twice")
+    return Found(route, "query", _text(named[0].replace(b"+", b" "))) if named else Found(route, otherwise)
+
+
+def _names_model(pair: bytes) -> bool:
+    key = pair.partition(b"=")[0]
+    return key == b"model" or unquote_to_bytes(key.replace(b"+", b" ")) == b"model"
 
 
 def _text(quoted: bytes) -> str:
@@ -96,5 +111,5 @@ def target_for(found: Found, target: bytes, model: str) -> bytes:
     if found.where != "query" or model == found.model:
         return target
     path, _, query = target.partition(b"?")
-    pairs = [b"model=" + quote(model).encode() if pair.startswith(b"model=") else pair for pair in query.split(b"&")]
+    pairs = [b"model=" + quote(model).encode() if _names_model(pair) else pair for pair in query.split(b"&")]
     return path + b"?" + b"&".join(pairs)

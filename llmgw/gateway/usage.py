@@ -20,6 +20,8 @@ _MARKS = (b'"usage":{', b'"usage": {')
 _NO_CHOICES = re.compile(rb'"choices"\s*:\s*\[\s*\]')
 _OBJECT = re.compile(rb'"usage"\s*:\s*(\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\})')
 BACKSLASH = 0x5C
+MOST = 1 << 32
+"""Tokens; more than this is no count of one response, and would not fit where sums are kept."""
 _DATA = re.compile(rb"^data: ?(.*)$", re.MULTILINE)
 
 
@@ -129,7 +131,7 @@ def _tokens(usage: Any) -> Tokens | None:
 
 
 def _count(value: Any) -> int | None:
-    return value if type(value) is int and value >= 0 else None  # a bool is an int, too, and no count
+    return value if type(value) is int and 0 <= value <= MOST else None  # a bool is an int, too, and no count
 
 
 def _last_end(data: bytes) -> int:

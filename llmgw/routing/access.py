@@ -139,7 +139,8 @@ class Failures:
             if len(self._buckets) > ADDRESSES:
                 self._buckets.popitem(last=False)
         self._buckets.move_to_end(name)
-        bucket.left = min(FAILURES, bucket.left + (now - bucket.at) / REGAIN)
+        passed = max(0.0, now - bucket.at)  # the wall clock may be set back
+        bucket.left = min(FAILURES, bucket.left + passed / REGAIN)
         bucket.at = now
         if bucket.left >= FAILURES:
             bucket.told = False

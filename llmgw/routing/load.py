@@ -4,6 +4,9 @@ A counter that is given back twice, or not at all, sends all traffic to one node
 So a count is only ever held through a `Slot`, which can be given back once and says so when it is tried again.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from llmgw.base.ids import ReplicaId
 from llmgw.base.time import Instant
 
@@ -54,6 +57,15 @@ class Load:
     def in_flight(self, endpoint: ReplicaId) -> int:
         """Return the requests in flight at an endpoint."""
         return self._in_flight.get(endpoint, 0)
+
+    @contextmanager
+    def without(self, endpoint: ReplicaId) -> Iterator[None]:
+        """Leave one request at an endpoint out of the counts: one that may go elsewhere is not in its own way."""
+        self._in_flight[endpoint] -= 1
+        try:
+            yield
+        finally:
+            self._in_flight[endpoint] += 1
 
     @property
     def total(self) -> int:

@@ -99,6 +99,29 @@ async def test_the_trail_comes_back_newest_first_and_is_dropped_by_age(place: Pl
     assert await place.audit.entries(9) == [entry(3.0), entry(2.0)]
 
 
+ODD = [
+    replace(entry(2), act="x" * 100, subject="\0"),
+    replace(entry(3), text="lone \ud800"),
+    replace(entry(4), outcome="fine \x1b[31m"),
+]
+
+
+async def test_a_line_that_a_store_will_not_take_holds_up_no_other(
+    sql_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = SqlStore(sql_url)
+    await store.open()
+    lines = [entry(1), *ODD, entry(5)]
+    for line in lines:
+        store.audit.record(line)
+    await store.audit.entries(1)  # what was recorded before is written by then
+    kept = await store.audit.entries(10)
+    assert {one.cause for one in kept} >= {"r1#1", "r1#5"}
+    for line in ODD:
+        assert (line in kept) != (repr(line) in caplog.text), "either it is kept, or all of it is logged"
+    await store.close()
+
+
 async def test_it_all_outlives_the_process(sql_url: str) -> None:
     for expected in (0, 1):
         store = SqlStore(sql_url)

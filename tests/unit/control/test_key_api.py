@@ -82,6 +82,7 @@ async def test_a_key_is_shown_once_and_its_hash_never(api: Api) -> None:
         ("/v1/usage?since=x", {}, 400, "--since 'x' is not understood"),
         ("/v1/usage?since=1d&until=2d", {}, 400, "--until is not after --since"),
         ("/v1/audit?limit=0", {}, 400, "limit is a whole number from 1"),
+        ("/v1/audit?limit=0000000019999", {}, 400, "limit is a whole number from 1"),
     ],
 )
 async def test_what_cannot_be_is_told_in_one_line(

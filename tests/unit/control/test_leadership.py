@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from llmgw.base.ids import Epoch, OwnerId
 from llmgw.base.time import EARLIEST, Instant, later
 from llmgw.control.leadership import LEASE, TOLD_FOR, Leadership
-from llmgw.ports.sinks import Lease
+from llmgw.ports.sinks import Lease, StoreUnavailable
 from llmgw.sim.loop import SimClock, simulate
 from llmgw.sim.store import FakeStore
 
@@ -196,6 +198,21 @@ def test_a_lease_that_is_taken_away_by_force_is_left_to_others_for_its_time() ->
         await asyncio.sleep(LEASE + 1)
         await one.claim.renew()
         assert (one.claim.epoch, two.claim.epoch) == (3, None)
+
+    play(story)
+
+
+def test_a_leader_whose_store_is_away_when_it_is_to_give_up_its_lease_goes_on_leading() -> None:
+    async def story(store: FakeStore) -> None:
+        one = Side(store, "one")
+        await one.claim.renew()
+        store.available = False
+        with pytest.raises(StoreUnavailable):
+            await one.claim.release_epoch(Epoch(1))
+        assert one.claim.epoch == 1
+        store.available = True
+        await one.claim.renew()
+        assert (one.claim.epoch, one.changes) == (1, 1)
 
     play(story)
 

@@ -20,7 +20,10 @@ async def _nowhere(batch: SpentBatch) -> None:
 
 def test_a_worker_gets_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLMGW_SECRET_HOOK", "hunter2")
-    monkeypatch.setenv("LLMGW_KEPT", "kept")
+    monkeypatch.setenv("LLMGW_STORE", "postgresql://llmgw:hunter2@db/llmgw")
+    monkeypatch.setenv("LLMGW_TOKEN", "sk-llmgw-1-hunter2")
+    monkeypatch.setenv("PGPASSWORD", "hunter2")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "kept")
     said = tmp_path / "said"
     workers = Workers(
         command=["sh", "-c", f"env > {said}"],
@@ -32,5 +35,5 @@ def test_a_worker_gets_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         spent=_nowhere,
     )
     assert workers._spawn().wait(10) == 0
-    assert "LLMGW_KEPT=kept" in said.read_text()
+    assert "OTEL_SERVICE_NAME=kept" in said.read_text()
     assert "hunter2" not in said.read_text()

@@ -51,8 +51,9 @@ def test_of_a_form_only_the_model_s_part_is_changed(data: bytes, before: str, af
     if b"\r\n--q7" in data or "\r" in before + after or "\n" in before + after:
         return
     whole = form(before, "q7", data)
-    place = forms.field(whole, b"q7", b"model")
-    assert place is not None
+    found = forms.fields(whole, b"q7", (b"model",))
+    assert found is not None
+    (place,) = found[b"model"]
     assert whole[place[0] : place[1]] == before.encode()
     assert forms.with_field(whole, b"q7", b"model", after.encode()) == form(after, "q7", data)
 

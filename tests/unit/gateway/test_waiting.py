@@ -9,7 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from llmgw.base.ids import ModelName
+from llmgw.fleet.access import Access, KnownKey, TenantRight, hash_of
 from llmgw.fleet.table import EndpointTable, GatewaySettings, RoutedModel
 from tests.fakes.engine import FakeEngine, running_engine
 from tests.unit.gateway.support import CHAT, STREAM, Client, Serving, address_of, endpoint, gateway_before, until
@@ -227,6 +230,37 @@ async def test_one_whose_replica_could_not_be_reached_waits_for_another_one() ->
             busy.throw(stall_before_headers=False)
             await holders[0].close()
             assert (await waiting.response()).status == 200
+
+
+async def test_a_key_that_is_revoked_while_its_request_waits_opens_nothing() -> None:
+    async with running_engine() as engine, gateway_before(engine, routed=limited(engine)) as s:
+        mine = Access(1, True, (KnownKey("t", hash_of("s3cret"), "t"),), (TenantRight("t", ("m",)),))
+        s.gateway.set_access(mine)
+        shown = "authorization: Bearer sk-llmgw-t-s3cret\r\n"
+        for change, status in ((replace(mine, version=2, keys=()), 401), (replace(mine, version=3, tenants=()), 404)):
+            s.gateway.set_access(mine)
+            seen = engine.seen.requests
+            engine.throw(stall_before_headers=True)
+            holder, waiting = await s.client(), await s.client()
+            holder.post(CHAT, headers=shown)
+            await until(lambda seen=seen: engine.seen.requests == seen + 1)
+            waiting.post(CHAT, headers=shown)
+            await until(lambda: queued(s) == {"m": 1})
+            s.gateway.set_access(change)
+            engine.throw(stall_before_headers=False)
+            await holder.close()
+            assert (await waiting.response()).status == status
+            assert engine.seen.requests == seen + 1
+
+
+@pytest.mark.parametrize("limits", [{}, {"models": {"m": {"inflight": 1}}}, {"inflight": 1}])
+async def test_a_request_is_not_in_its_own_way_when_another_replica_can_be_asked(limits: dict[str, Any]) -> None:
+    async with running_engine("a", status=503) as busy, running_engine("b") as idle:
+        routed = limited(busy, places=None, **limits)
+        second = endpoint(1, address_of(idle))
+        async with gateway_before(busy, idle, routed=replace(routed, endpoints=(*routed.endpoints, second))) as s:
+            assert [(await s.ask(CHAT)).status for _ in range(6)] == [200] * 6
+            assert busy.seen.requests > 0
 
 
 async def test_a_websocket_does_not_wait() -> None:

@@ -92,6 +92,12 @@ def test_an_address_may_be_wrong_so_often_and_again_after_a_while() -> None:
     assert failures.failed("192.0.2.1", Instant(NOW + REGAIN * 100)) == (None, True)
 
 
+def test_a_clock_that_is_set_back_takes_no_failures_away() -> None:
+    failures = Failures()
+    assert failures.failed("10.0.0.1", Instant(7200.0))[0] is None
+    assert failures.failed("10.0.0.1", Instant(3600.0))[0] is None
+
+
 def test_what_is_remembered_of_addresses_is_bounded_and_the_oldest_goes_first() -> None:
     failures = Failures()
     for _ in range(FAILURES):
