@@ -1,8 +1,9 @@
 """Spans to a collector by OTLP over HTTP, with OpenTelemetry's SDK, which the extra `llmgw[otel]` brings.
 
 The SDK's own environment variables hold (sampler, service name, headers, batch sizes, timeouts), so an operator who knows it
-knows this. What is ours: nothing global is set, and a collector that does not answer is one line in the log and not one a
-batch. Spans wait in a bounded queue for the SDK's thread; what does not fit is dropped, and no request waits.
+knows this. What is ours: no global tracer is set, and a collector that does not answer is one line in the log and not one a
+batch, for which the SDK's own logger is quietened. Spans wait in a bounded queue for the SDK's thread; what does not fit is
+dropped, and no request waits.
 
 Imported only where spans are wanted: the SDK costs 50 ms and 20 MB.
 """

@@ -34,7 +34,7 @@ from llmgw.gateway.plane import Plane, Taken
 from llmgw.gateway.routes import Found, target_for
 from llmgw.gateway.upstream import UpstreamConnection
 from llmgw.gateway.usage import TAIL, UsageTap, tokens_in
-from llmgw.routing.choose import Full, Refusal
+from llmgw.routing.choose import Refusal, Wait
 from llmgw.routing.load import Slot
 from llmgw.routing.request import RequestShape, Route
 from llmgw.runtime.supervisor import Owned
@@ -101,15 +101,15 @@ class Exchange:
         "_request",
         "_retries",
         "_sent",
-        "_shape",
         "_slot",
         "_spoke",
         "_started",
         "_tail",
         "_tap",
         "_told",
-        "_tried",
         "_upstream",
+        "shape",
+        "tried",
     )
 
     def __init__(self, plane: Plane, client: ClientSide, request: Incoming, found: Found, call: Call) -> None:
@@ -118,10 +118,11 @@ class Exchange:
         self._request = request
         self._found = found
         self._call = call
-        self._shape = RequestShape(
+        self.shape = RequestShape(
             found.route, call.model, call.stream, len(request.body), None if call.model else request.caller.models
         )
-        self._tried: set[ReplicaId] = set()
+        self.tried: set[ReplicaId] = set()
+        """Endpoints that it was sent to in vain, and the one it is at."""
         self._endpoint: Endpoint | None = None
         self._slot: Slot | None = None
         self._connecting: Owned | None = None
@@ -159,12 +160,12 @@ class Exchange:
 
     def start(self) -> None:
         """Choose an endpoint and send the request there; may be over when it returns."""
-        if not self._tried:
+        if not self.tried:
             self._plane.watch(self)
-        taken = self._plane.take(self._shape, self._tried)
+        taken = self._plane.take(self.shape, self.tried)
         if isinstance(taken, Refusal):
             self._refuse(taken)
-        elif isinstance(taken, Full):
+        elif isinstance(taken, Wait):
             refusal = self._plane.wait(self, taken.model)
             if refusal is None:
                 self._line, self._joined = taken.model.name, self._plane.time()
@@ -189,7 +190,7 @@ class Exchange:
 
     def _go(self, taken: Taken) -> None:
         self._endpoint, self._slot = taken
-        self._tried.add(self._endpoint.id)
+        self.tried.add(self._endpoint.id)
         connection = self._plane.pool.take(self._endpoint.address)
         if connection is not None:
             self._send(connection)
@@ -222,16 +223,6 @@ class Exchange:
     # What the plane's line and sweep call
 
     @property
-    def shape(self) -> RequestShape:
-        """What a choice may know of it."""
-        return self._shape
-
-    @property
-    def tried(self) -> set[ReplicaId]:
-        """Endpoints that it was sent to in vain."""
-        return self._tried
-
-    @property
     def model(self) -> str:
         """The model that it was asked for."""
         return self._call.model
@@ -256,7 +247,7 @@ class Exchange:
                 self._fail(Fault(504, "upstream_timeout", f"The replica `{self._id}` {over}."))
                 return
         quiet = now - max(self._last, self._spoke)
-        streams = self._call.stream and self._request.http11 and self._shape.route in SSE_ROUTES
+        streams = self._call.stream and self._request.http11 and self.shape.route in SSE_ROUTES
         if keep_alive is not None and quiet >= keep_alive and streams:
             self._comment(now)
 
@@ -287,7 +278,7 @@ class Exchange:
             self._pieces += 1
             if self._pieces == 1:
                 self._first = self._plane.time()
-            small = len(body) < (SHORT if self._shape.stream else TAIL)
+            small = len(body) < (SHORT if self.shape.stream else TAIL)
             self._tail = (self._tail + body)[-TAIL:] if small else body
             if self._early and self._is_told_otherwise():
                 self._told = (self._told + body)[:ERROR_KEPT]
@@ -360,7 +351,7 @@ class Exchange:
             rest = self._tap.rest()
             if rest:
                 data += b"%x\r\n%b\r\n" % (len(rest), rest) if self._chunked else rest
-        if lacks_last_word(self._shape.route, self._head, self._tail):
+        if lacks_last_word(self.shape.route, self._head, self._tail):
             self._client.write(data)
             self._plane.failed(self._endpoint)
             self._fail(self._stream_fault("it ended the stream without its last event"))
@@ -377,7 +368,7 @@ class Exchange:
         """Ask another endpoint, if there is one and the budget for it lasts, instead of one that is too busy."""
         slot = self._slot
         assert slot is not None
-        if not self._plane.may_retry(self._shape, slot, self._tried):
+        if not self._plane.may_retry(self.shape, slot, self.tried):
             return False
         if not complete and self._upstream is not None:
             self._upstream.discard()
@@ -420,14 +411,14 @@ class Exchange:
             target = endpoint.prefix.encode() + target
         head = request_to_engine(self._request, target, connection.host, len(body))
         if endpoint.key:
-            head = self._plane.keys.put_into(head, endpoint, self._shape.route)
+            head = self._plane.keys.put_into(head, endpoint, self.shape.route)
         connection.send(self, head, body)
         if self._paused:
             connection.pause()
 
     def _refuse(self, refusal: Refusal) -> None:
-        if self._tried and self._call.model and refusal.code != "queue_full":
-            message = f"None of the {len(self._tried)} replicas of the model `{self._call.model}` could be reached."
+        if self.tried and self._call.model and refusal.code != "queue_full":
+            message = f"None of the {len(self.tried)} replicas of the model `{self._call.model}` could be reached."
             fault = Fault(503, "upstream_unreachable", message, None, refusal.retry_after or 1)
         else:
             param = "model" if refusal.status == 404 else None
@@ -443,7 +434,7 @@ class Exchange:
             self._break_off(fault)
             return
         keep_alive = self._keep_alive and not self._plane.stopping
-        self._client.write(render(fault_answer(fault, self._shape.route), self._request, keep_alive))
+        self._client.write(render(fault_answer(fault, self.shape.route), self._request, keep_alive))
         self._client.exchange_done(keep_alive)
 
     def _stream_fault(self, reason: str) -> Fault:
@@ -454,7 +445,7 @@ class Exchange:
         log.warning("response broken off", extra={"request": self._request.request_id.decode(), "why": fault.message})
         streams = self._early or (head is not None and head.event_stream and not head.encoded)
         if streams and (self._chunked or (head is not None and head.framing in {"chunked", "close"})):
-            event = error_event(self._shape.route, fault)
+            event = error_event(self.shape.route, fault)
             whole = self._tail.endswith(BOUNDARIES) or (self._tap is not None and not self._tap.torn)
             torn = self._tail and not whole
             if torn and not self._is_told_otherwise():
@@ -498,4 +489,4 @@ class Exchange:
         first = self._first - self._started if self._pieces else None
         duration = self._plane.time() - self._started
         outcome = Outcome(status, self._reason, first, duration, self._pieces, self._retries, tokens, worked, length)
-        self._plane.finished(self._shape, self._request, self._id, outcome)
+        self._plane.finished(self.shape, self._request, self._id, outcome)

@@ -27,7 +27,7 @@ from llmgw.gateway.seen import SeenHeads
 from llmgw.gateway.tracing import Tracing
 from llmgw.gateway.upstream import UpstreamPool
 from llmgw.routing.breaker import Breakers
-from llmgw.routing.choose import NONE_BARRED, Full, Refusal, Target, choose, choose_any
+from llmgw.routing.choose import NONE_BARRED, Refusal, Target, Wait, choose, choose_any
 from llmgw.routing.index import TableIndex, index_table
 from llmgw.routing.line import Line
 from llmgw.routing.load import Load, Slot
@@ -142,7 +142,7 @@ class Plane:
         self._move_up()
         self.ready = not self.stopping
 
-    def take(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Taken | Full | Refusal:
+    def take(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Taken | Wait | Refusal:
         """Choose an endpoint and take a slot at it, in one step.
 
         Nobody overtakes those who wait for the same model, but who has been sent on in vain: it has had its turn.
@@ -150,7 +150,7 @@ class Plane:
         if len(self._line) and not excluded:
             indexed = self._index.models.get(shape.model)
             if indexed is not None and self._line.waiting(indexed.model.name):
-                return Full(indexed.model)
+                return Wait(indexed.model)
         return self._take(shape, excluded)
 
     def wait(self, one: Waiter, model: RoutedModel) -> Refusal | None:
@@ -184,14 +184,14 @@ class Plane:
                 return
             first = self._line.first(model)
             taken = self._take(first.shape, first.tried)
-            if isinstance(taken, Full):
+            if isinstance(taken, Wait):
                 stuck.add(model)
                 continue
             self._line.leave(model, first)
             self._line.moved(model, self.time())
             first.admitted(taken)
 
-    def _take(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Taken | Full | Refusal:
+    def _take(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Taken | Wait | Refusal:
         if self._index.version == EMPTY_TABLE.version and not self.ready:
             return Refusal(503, "no_table", "This gateway has just started; no endpoint table was taken yet.", 1)
         decision = self._choose(shape, excluded)
@@ -218,14 +218,14 @@ class Plane:
             self._budget -= 1.0
         return True
 
-    def _choose(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Target | Full | Refusal:
+    def _choose(self, shape: RequestShape, excluded: AbstractSet[ReplicaId]) -> Target | Wait | Refusal:
         barred = self.breakers.barred(self.time()) if self.breakers.any_open else NONE_BARRED
         if not shape.model:
             return choose_any(shape, self._index, self._load, excluded, barred)
         decision = choose(shape, self._index, self._load, self._rng, excluded, barred)
         most = self._index.settings.inflight
         if most is not None and isinstance(decision, Target) and self._load.total >= most:
-            return Full(self._index.models[shape.model].model)
+            return Wait(self._index.models[shape.model].model)
         return decision
 
     def failed(self, endpoint: Endpoint | None) -> None:

@@ -20,7 +20,7 @@ from llmgw.gateway.plane import Plane
 from llmgw.gateway.reader import RequestReader
 from llmgw.gateway.routes import Found, target_for
 from llmgw.gateway.upstream import host_of
-from llmgw.routing.choose import Full, Refusal
+from llmgw.routing.choose import Refusal, Wait
 from llmgw.routing.load import Slot
 from llmgw.routing.request import RequestShape
 from llmgw.runtime.supervisor import Owned
@@ -80,7 +80,7 @@ class Tunnel:
         self._plane.watch(self)
         self._early += reader.beyond
         taken = self._plane.take(self._shape, frozenset())
-        if isinstance(taken, Full):
+        if isinstance(taken, Wait):
             text = f"The model `{taken.model.name}` has as many requests as it is given at once; come again in 1 s."
             self._refuse(Fault(503, "model_busy", text, retry_after=1))
             return

@@ -10,6 +10,7 @@ from llmgw.base.ids import ModelName, NodeName, ReplicaId, ShardId
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.order import NodeOrder, ShardOrder
 from llmgw.fleet.report import SERVING, Phase, ShardReport
+from llmgw.fleet.static import is_static
 from llmgw.fleet.table import Endpoint
 from llmgw.fleet.usage import Idle, is_quiet
 from llmgw.fleet.view import NeverSeen, Reporting, Unreachable, report_of
@@ -273,7 +274,7 @@ def _last_serving(plan: Plan, snapshot: Snapshot) -> list[str]:
     broken = []
     for name, model in snapshot.catalog.models.items():
         before = [endpoint for endpoint in snapshot.previous.table.endpoints if endpoint.model == name]
-        after = [one for one in plan.table.endpoints if one.model == name and not _is_elsewhere(one)]
+        after = [one for one in plan.table.endpoints if one.model == name and not is_static(one.id)]
         drained = [one for one in before if one.id in serving and one.id in ordered and ordered[one.id].draining]
         asked = model.rollout.strategy == "recreate"
         if model.replicas > 0 and before and not after and drained and not asked and not _preempted(plan, drained):
@@ -293,7 +294,7 @@ def _too_early(plan: Plan, snapshot: Snapshot) -> list[str]:
             continue
         wanted = {snapshot.catalog.hash_of(model, profile) for profile in model.profiles}
         hashes = {one.spec.replica: one.spec.hash for one in orders if one.spec.model == name}
-        after = [one.id for one in plan.table.endpoints if one.model == name and not _is_elsewhere(one)]
+        after = [one.id for one in plan.table.endpoints if one.model == name and not is_static(one.id)]
         old = [
             one.id
             for one in snapshot.previous.table.endpoints
@@ -365,13 +366,8 @@ def _table(plan: Plan, snapshot: Snapshot) -> list[str]:
     return [
         f"{one.id} is published and is not meant to run"
         for one in plan.table.endpoints
-        if one.id not in (named if _is_elsewhere(one) else running)
+        if one.id not in (named if is_static(one.id) else running)
     ]
-
-
-def _is_elsewhere(endpoint: Endpoint) -> bool:
-    """Whether it is no replica: a replica's id holds no slash."""
-    return "/" in endpoint.id
 
 
 def _generations(plan: Plan, snapshot: Snapshot) -> list[str]:

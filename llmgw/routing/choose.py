@@ -41,7 +41,7 @@ class Target(NamedTuple):
     endpoint: Endpoint
 
 
-class Full(NamedTuple):
+class Wait(NamedTuple):
     """Whatever could take the request has as many as it is given at once: wait for a place."""
 
     model: RoutedModel
@@ -106,7 +106,7 @@ def choose(
     rng: Chance,
     excluded: AbstractSet[ReplicaId] = NONE_EXCLUDED,
     barred: Mapping[ReplicaId, float] = NONE_BARRED,
-) -> Target | Full | Refusal:
+) -> Target | Wait | Refusal:
     """Return the endpoint with the least in flight that is neither excluded nor barred nor full, or why there is none.
 
     `barred` are endpoints whose circuit is open, and for how many seconds.
@@ -137,7 +137,7 @@ def choose(
     if len(endpoints) < len(indexed.endpoints):
         skipped = {one.id for one in indexed.endpoints} - {one.id for one in endpoints}
         if not skipped <= excluded:
-            return Full(model)
+            return Wait(model)
     return _nothing_ready(model, wait)
 
 

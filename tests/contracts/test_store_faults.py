@@ -133,6 +133,15 @@ async def test_a_wrong_password_is_said_and_does_not_pass_by_itself(own: Postgre
     await store.close()
 
 
+@pytest.mark.parametrize("url", ["postgresql://ann:s3cr@t:hunter2@db/x", "postgresql://ann:hunter2@db:port/x"])
+async def test_a_url_that_cannot_be_read_is_said_without_its_password(url: str) -> None:
+    with pytest.raises(StoreUnavailable, match="written %40, %3A") as raised:
+        SqlStore(url)
+    assert "hunter2" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
+
+
 async def test_a_file_that_is_no_database_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "store.sqlite"
     path.write_bytes(b"this is no database" * 100)

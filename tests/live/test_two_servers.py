@@ -303,8 +303,10 @@ def test_postgresql_may_be_restarted_under_both(pair: Pair) -> None:
         pair.until_in_force(first)
         pair.lab.until(lambda: first.serves(3), "the third replica")
         pair.postgres.start()
-        gone = lambda side: "store cannot" not in "".join(side.status()["control"]["alarms"])  # noqa: E731
-        pair.lab.until(lambda: all(map(gone, pair.sides)), "the store to be used again", patience=SOON)
+        pair.lab.until(
+            lambda: not any("store cannot" in "".join(side.status()["control"]["alarms"]) for side in pair.sides),
+            "the store to be used again", patience=SOON,
+        )  # fmt: skip
         pair.until_both_serve()
     assert pair.leader().status()["control"]["epoch"] in (epoch, epoch + 1)
     events = ask(str(pair.leader().admin), "GET", "/v1/events?limit=200")["events"]

@@ -79,6 +79,8 @@ def test_an_event_that_is_not_over_is_held_back_but_not_for_ever() -> None:
         (b'"text":"\\"usage\\":{\\"prompt_tokens\\":1}"', None),
         (b'"usage":{"prompt_tokens":true}', None),
         (b'"usage":{"prompt_tokens":-1}', None),
+        (b'"usage":{"prompt_tokens":9300000000000000000}', None),
+        (b'"usage":{"prompt_tokens":7,"completion_tokens":9300000000000000000}', Tokens(7, 0)),
         (b'"usage":null', None),
         (b'"usage":{"prompt_tokens":1', None),
         (b"", None),

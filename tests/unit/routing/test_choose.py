@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from llmgw.base.ids import ModelName, ReplicaId
 from llmgw.fleet.table import Endpoint, EndpointTable, RoutedModel, TcpAddress
-from llmgw.routing.choose import Full, Refusal, Target, choose
+from llmgw.routing.choose import Refusal, Target, Wait, choose
 from llmgw.routing.index import index_table
 from llmgw.routing.load import Load
 from llmgw.routing.request import RequestShape
@@ -107,7 +107,7 @@ def test_a_full_endpoint_is_passed_over_and_when_all_are_a_request_waits() -> No
     index = index_table(EndpointTable(1, (model(),), two))
     rng = random.Random(1)
     assert choose(shape("m"), index, busy(1, 2), rng) == Target(two[1])
-    assert choose(shape("m"), index, busy(1, 3), rng) == Full(model())
+    assert choose(shape("m"), index, busy(1, 3), rng) == Wait(model())
     assert choose(shape("m"), index, busy(0, 3), rng) == Target(two[0])
 
 
@@ -115,7 +115,7 @@ def test_nobody_waits_for_a_place_that_would_not_be_taken() -> None:
     two = tuple(replace(endpoint(number), max_inflight=1) for number in range(2))
     index = index_table(EndpointTable(1, (model(),), two))
     rng, load = random.Random(1), busy(1, 1)
-    assert choose(shape("m"), index, load, rng, {ReplicaId("m-0")}) == Full(model())
+    assert choose(shape("m"), index, load, rng, {ReplicaId("m-0")}) == Wait(model())
     tried = choose(shape("m"), index, load, rng, {ReplicaId("m-0"), ReplicaId("m-1")})
     barred = choose(shape("m"), index, load, rng, {ReplicaId("m-0")}, {ReplicaId("m-1"): 3.0})
     assert [one.code for one in (tried, barred) if isinstance(one, Refusal)] == ["model_not_ready", "model_unreachable"]
@@ -124,4 +124,4 @@ def test_nobody_waits_for_a_place_that_would_not_be_taken() -> None:
 def test_a_limit_of_the_model_counts_all_of_its_endpoints() -> None:
     index = index_table(EndpointTable(1, (replace(model(), inflight=3),), (endpoint(0), endpoint(1))))
     assert isinstance(choose(shape("m"), index, busy(1, 1), random.Random(1)), Target)
-    assert isinstance(choose(shape("m"), index, busy(1, 2), random.Random(1)), Full)
+    assert isinstance(choose(shape("m"), index, busy(1, 2), random.Random(1)), Wait)
