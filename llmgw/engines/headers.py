@@ -72,7 +72,17 @@ def safetensors_bytes(file: BinaryIO) -> int:
 
 
 def gguf(file: BinaryIO) -> Shape:
-    """Return the shape of a GGUF file. Raises Unsized."""
+    """Return the shape of a GGUF file, of a split one's first part. Raises Unsized."""
+    return _shape(*_read(file))
+
+
+def gguf_bytes(file: BinaryIO) -> int:
+    """Return the bytes of all tensors of a GGUF file, also of one that is a later part of a split one. Raises Unsized."""
+    return sum(_read(file)[1].values())
+
+
+def _read(file: BinaryIO) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return the header's pairs, and the bytes of each tensor."""
     if _exactly(file, 4) != b"GGUF":
         raise Unsized("it is no GGUF file")
     version = _unpack(file, "I")
@@ -82,8 +92,7 @@ def gguf(file: BinaryIO) -> Shape:
     if max(tensors, pairs) > MANY:
         raise Unsized("it is no GGUF file, or a broken one")
     said = {_string(file): _value(file, _unpack(file, "I")) for _ in range(pairs)}
-    sizes = dict(_tensor(file) for _ in range(tensors))
-    return _shape(said, sizes)
+    return said, dict(_tensor(file) for _ in range(tensors))
 
 
 def _shape(said: dict[str, Any], sizes: dict[str, int]) -> Shape:
