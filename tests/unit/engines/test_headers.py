@@ -6,6 +6,7 @@ import struct
 from pathlib import Path
 
 import gguf as library
+import numpy as np
 import pytest
 
 from llmgw.engines.headers import QUANTS, gguf, safetensors_bytes
@@ -31,6 +32,20 @@ def test_a_gguf_file_as_its_library_reads_it(tmp_path: Path) -> None:
 
 def test_the_sizes_of_types_are_the_librarys() -> None:
     assert {int(kind): sizes for kind, sizes in library.GGML_QUANT_SIZES.items()} == QUANTS
+
+
+def test_quantized_tensors_are_counted_by_blocks(tmp_path: Path) -> None:
+    writer = library.GGUFWriter(str(tmp_path / "some.gguf"), "some")
+    for name in ("block_count", "embedding_length", "attention.head_count"):
+        writer.add_uint32(f"some.{name}", 1)
+    for kind, size in ((library.GGMLQuantizationType.Q8_0, 34), (library.GGMLQuantizationType.Q4_K, 144)):
+        writer.add_tensor(kind.name, np.zeros((3, size), np.uint8), raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with (tmp_path / "some.gguf").open("rb") as file:
+        assert gguf(file).weights == 3 * (34 + 144)
 
 
 def test_a_gguf_file_that_ends_anywhere_in_its_header_is_refused(tmp_path: Path) -> None:
