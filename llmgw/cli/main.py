@@ -325,6 +325,33 @@ def show(
     show_object(directory, address, impacts=impact, as_json=as_json)
 
 
+@app.command("fit")
+def fit_model(
+    address: Annotated[str, typer.Argument(metavar="model/NAME")],
+    directory: Directory = Path(),
+    weights: Annotated[
+        Path | None,
+        typer.Option(
+            "--weights", help="A GGUF file, a directory with config.json, or a config.json; instead of the model's."
+        ),
+    ] = None,
+    weights_dir: Annotated[
+        Path | None, typer.Option(envvar="LLMGW_WEIGHTS_DIR", help="Where relative weight paths start.")
+    ] = None,
+    context: Annotated[
+        int, typer.Option(min=0, help="Tokens of a request.", show_default="the profile's, else the model's")
+    ] = 0,
+    concurrency: Annotated[
+        int, typer.Option(min=0, help="Requests of that length at once.", show_default="the profile's, else 1")
+    ] = 0,
+    as_json: Json = False,
+) -> None:
+    """Say what one card needs for a model, line by line, and whether it fits; from headers on this machine."""
+    from llmgw.cli.fit import show_fit
+
+    show_fit(directory, address, weights, weights_dir, (context, concurrency), as_json=as_json)
+
+
 @app.command()
 def schema(
     check: Annotated[bool, typer.Option("--check", help="Fail if a file is not up to date; write nothing.")] = False,

@@ -178,7 +178,9 @@ class GpuClass(SpecModel):
     match: Annotated[list[Glob], Field(min_length=1)] = Field(
         description="Names as the driver gives them, with `*`.", json_schema_extra=impact(Impact.DRAIN)
     )
-    memory: Size | None = Field(None, description="Memory of one card.", json_schema_extra=planned(Impact.NONE))
+    memory: Size | None = Field(
+        None, description="Memory of one card; `llmgw fit` counts with it.", json_schema_extra=impact(Impact.NONE)
+    )
 
 
 class SshDefaults(SpecModel):

@@ -1,5 +1,6 @@
 """A tiny random llama model as a GGUF file: 120 KB, loaded by real llama.cpp in milliseconds, speaks gibberish."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
@@ -11,8 +12,23 @@ HEADS = 2
 CONTEXT = 4096
 
 
-def write_tiny_gguf(path: Path, seed: int = 0) -> Path:
-    """Write the file; the same seed gives the same weights."""
+@dataclass(frozen=True, slots=True)
+class Build:
+    """How large the model is."""
+
+    width: int = WIDTH
+    inner: int = FEED_FORWARD
+    heads: int = HEADS
+    kept: int = HEADS
+    """Heads of keys and values."""
+    layers: int = 1
+
+
+TINY = Build()
+
+
+def write_tiny_gguf(path: Path, seed: int = 0, build: Build = TINY) -> Path:
+    """Write the file; the same seed and build give the same weights."""
     chance = np.random.default_rng(seed)
     tokens = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256))]
     tokens += [bytes([letter]) for letter in range(97, 123)] + ["\u2581".encode()]
@@ -21,13 +37,13 @@ def write_tiny_gguf(path: Path, seed: int = 0) -> Path:
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_name("tiny")
     writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(FEED_FORWARD)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(HEADS)
+    writer.add_embedding_length(build.width)
+    writer.add_block_count(build.layers)
+    writer.add_feed_forward_length(build.inner)
+    writer.add_head_count(build.heads)
+    writer.add_head_count_kv(build.kept)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(WIDTH // HEADS)
+    writer.add_rope_dimension_count(build.width // build.heads)
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("llama")
     writer.add_token_list(tokens)
@@ -42,18 +58,20 @@ def write_tiny_gguf(path: Path, seed: int = 0) -> Path:
         writer.add_tensor(name, (chance.standard_normal(shape) * 0.1).astype(np.float32))
 
     def ones(name: str) -> None:
-        writer.add_tensor(name, np.ones(WIDTH, np.float32))
+        writer.add_tensor(name, np.ones(build.width, np.float32))
 
-    weights("token_embd.weight", len(tokens), WIDTH)
+    weights("token_embd.weight", len(tokens), build.width)
     ones("output_norm.weight")
-    weights("output.weight", len(tokens), WIDTH)
-    ones("blk.0.attn_norm.weight")
-    ones("blk.0.ffn_norm.weight")
-    for part in ("q", "k", "v", "output"):
-        weights(f"blk.0.attn_{part}.weight", WIDTH, WIDTH)
-    weights("blk.0.ffn_gate.weight", FEED_FORWARD, WIDTH)
-    weights("blk.0.ffn_up.weight", FEED_FORWARD, WIDTH)
-    weights("blk.0.ffn_down.weight", WIDTH, FEED_FORWARD)
+    weights("output.weight", len(tokens), build.width)
+    kept = build.width // build.heads * build.kept
+    for layer in range(build.layers):
+        ones(f"blk.{layer}.attn_norm.weight")
+        ones(f"blk.{layer}.ffn_norm.weight")
+        for part, rows in (("q", build.width), ("k", kept), ("v", kept), ("output", build.width)):
+            weights(f"blk.{layer}.attn_{part}.weight", rows, build.width)
+        weights(f"blk.{layer}.ffn_gate.weight", build.inner, build.width)
+        weights(f"blk.{layer}.ffn_up.weight", build.inner, build.width)
+        weights(f"blk.{layer}.ffn_down.weight", build.width, build.inner)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
