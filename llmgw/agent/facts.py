@@ -21,6 +21,8 @@ import psutil
 from llmgw import __version__
 from llmgw.agent import procfs
 from llmgw.agent.inventory import Inventory, weights_below
+from llmgw.agent.shapes import Shapes
+from llmgw.engines.shape import Shape
 from llmgw.fleet.report import Adoptions, Facts, Program
 from llmgw.runtime.latest import Latest
 
@@ -44,6 +46,7 @@ class _Looked:
     foreign: frozenset[int] = frozenset()
     disk_free: int | None = None
     weights: Mapping[str, int] = field(default_factory=dict)
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
 
 
 class NodeFacts:
@@ -61,6 +64,7 @@ class NodeFacts:
         self._weights_dir = weights_dir
         self._own_ports = own_ports
         self._scan = scan
+        self._shapes = Shapes()
         self._ordered_dir: Path | None = None
         self._state_dir = state_dir
         self._inventory = inventory or Inventory()
@@ -127,6 +131,7 @@ class NodeFacts:
             disk_free=self._looked.disk_free,
             programs=self._programs,
             weights=self._looked.weights,
+            shapes=self._looked.shapes,
             cgroups=cgroups,
             adoptions=adoptions or Adoptions(),
         )
@@ -136,16 +141,22 @@ class NodeFacts:
         return self._ordered_dir or self._weights_dir
 
     async def _look(self, *, all_of_it: bool) -> None:
-        place, state_dir, known = self._place, self._state_dir, self._looked.weights
+        place, state_dir, known = self._place, self._state_dir, self._looked
         # an engine that ends while this looks must not be taken for a stranger on its port
         own = self._own_ports()
 
         def looked() -> _Looked:
-            weights = self._scan(place) if all_of_it and place is not None else known
+            weights, shapes = known.weights, known.shapes
+            if place is None:
+                weights, shapes = {}, {}
+            elif all_of_it:
+                weights = self._scan(place)
+                shapes = self._shapes.of(place, weights)
             return _Looked(
                 foreign=frozenset(procfs.listening_ports()) - own,
                 disk_free=_free(place) if place is not None and place.is_dir() else _free(state_dir),
-                weights=weights if place is not None else {},
+                weights=weights,
+                shapes=shapes,
             )
 
         before = (self._looked.foreign, self._looked.weights, self._programs)

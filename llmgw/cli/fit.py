@@ -6,11 +6,11 @@ known for every profile and none fits.
 """
 
 import json
-import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from llmgw.agent.shapes import shape_of
 from llmgw.catalog.addresses import BadAddress, NoSuchObject, locate
 from llmgw.catalog.render import render_text
 from llmgw.catalog.source import SourceTree
@@ -18,14 +18,10 @@ from llmgw.catalog.validation import validate
 from llmgw.cli.directory import tree_of
 from llmgw.cli.outcomes import Failed, WrongUsage
 from llmgw.engines.fit import GIB, Fit, fit, smallest
-from llmgw.engines.headers import gguf, gguf_bytes, safetensors_bytes
-from llmgw.engines.shape import Shape, Unsized, of_config
+from llmgw.engines.shape import Shape, Unsized
 from llmgw.spec.cluster import Cluster
 from llmgw.spec.model import Model
 from llmgw.spec.profile import Profile
-
-INDEX = "model.safetensors.index.json"
-_PART = re.compile(r"-00001-of-(\d{5})\.gguf$")
 
 
 def show_fit(
@@ -60,55 +56,6 @@ def show_fit(
         print("".join(f"not counted: {note}\n" for note in shape.notes), end="")
     if all(row.get("fits") is False for row in rows):
         raise Failed(f"{model.name} fits by none of its profiles; shorten its context, or give it more or larger cards")
-
-
-def shape_of(path: Path) -> Shape:
-    """Return the shape of the weights at a path: a GGUF file, a directory with `config.json`, or such a file.
-
-    Raises Unsized and OSError.
-    """
-    if path.is_dir():
-        return _of_directory(path)
-    if path.suffix != ".gguf":
-        return of_config(_json(path))
-    match = _PART.search(path.name)
-    parts = int(match[1]) if match else 1
-    names = [
-        path.name[: -len("00001-of-00001.gguf")] + f"{part:05d}-of-{parts:05d}.gguf" for part in range(2, parts + 1)
-    ]
-    with path.open("rb") as file:
-        shape = gguf(file)
-    for name in names:
-        with path.with_name(name).open("rb") as file:
-            shape = replace(shape, weights=shape.weights + gguf_bytes(file))
-    return shape
-
-
-def _of_directory(path: Path) -> Shape:
-    config = _json(path / "config.json")
-    index = path / INDEX
-    if index.is_file():
-        placed = _json(index).get("weight_map")
-        files = sorted({str(name) for name in placed.values()}) if isinstance(placed, dict) else []
-    else:
-        files = sorted(each.name for each in path.glob("*.safetensors"))
-    if not files:
-        return of_config(config)
-    total = 0
-    for name in files:
-        with (path / name).open("rb") as file:
-            total += safetensors_bytes(file)
-    return of_config(config, total)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        read = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise Unsized(f"{path.name} is no JSON; fetch it again") from error
-    if not isinstance(read, dict):
-        raise Unsized(f"{path.name} is not what it should be; fetch it again")
-    return read
 
 
 def _model(tree: SourceTree, address: str) -> Model:

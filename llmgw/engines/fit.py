@@ -14,7 +14,7 @@ Not counted: LoRA adapters, speculative decoding, vision towers' activations.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmgw.engines.context import FLAGS, SLOTS
 from llmgw.engines.shape import Layer, Shape, Unsized
@@ -28,6 +28,7 @@ CELLS = 256
 """llama.cpp rounds the cells of a cache up to this."""
 MICRO_BATCH = 512
 UTILIZATION = 0.9
+MOST_UTILIZATION = 0.92
 ACTIVATIONS = 3 * GIB
 CUDA_CONTEXT = GIB // 2
 SIZED = ("vllm", "sglang", "llamacpp")
@@ -94,6 +95,26 @@ def fit(shape: Shape, profile: Profile, card: int = 0, *, context: int = 0, conc
     return Fit(_lines(shape, profile, wanted, at_once), wanted, at_once, card, usable, longest)
 
 
+def least(shape: Shape, profile: Profile) -> tuple[int, int]:
+    """Return the bytes that a card needs at the very least: of weights, and of the KV cache without which vLLM does not start.
+
+    No rule of thumb is in it, so what is more than a card has is certain not to run. Raises Unsized.
+    """
+    weights = math.ceil(shape.weights / _parts(profile))
+    sure = (
+        profile.engine == "vllm" and not shape.notes and _said(profile, *FLAGS["vllm"]) in (None, str(_asked(profile)))
+    )
+    if not sure or not (_asked(profile) or shape.context):
+        return weights, 0
+    return weights, _cache(shape, profile, _asked(profile) or shape.context, 1)[0]
+
+
+def most_of(profile: Profile, card: int) -> int:
+    """Return the bytes of a card that an engine takes at the most, by the release that takes most."""
+    share = {"vllm": "--gpu-memory-utilization", "sglang": "--mem-fraction-static"}.get(profile.engine, "")
+    return math.ceil(card * (_share(profile, share) or (MOST_UTILIZATION if profile.engine == "vllm" else 1.0)))
+
+
 def smallest(shape: Shape, profile: Profile, classes: dict[str, int], *, context: int, concurrency: int) -> str | None:
     """Return the class with the smallest cards, of those with known memory, that would do; None if none would."""
     for name, memory in sorted(classes.items(), key=lambda each: (each[1], each[0])):
@@ -112,7 +133,7 @@ def _lines(shape: Shape, profile: Profile, context: int, at_once: int) -> tuple[
     if parts > 1:
         how += f", over {parts} cards"
     cache, tokens = _cache(shape, profile, context, at_once)
-    layers = f"{len(shape.layers)} layers, {at_once} x {context} tokens, {tokens} bytes for each"
+    layers = f"{sum(each.count for each in shape.layers)} layers, {at_once} x {context} tokens, {tokens} bytes for each"
     return (
         Line("weights", math.ceil(weights / parts), how),
         Line("KV cache", cache, layers),
@@ -139,16 +160,18 @@ def _cache(shape: Shape, profile: Profile, context: int, at_once: int) -> tuple[
     if profile.engine == "llamacpp":
         cells = _padded(context * at_once, CELLS)
         batch = _whole(profile, "--ubatch-size", "-ub") or MICRO_BATCH
-        total = sum(_of(each, 1) * _seen_llamacpp(each, cells, at_once, batch) for each in shape.layers) * size
-        each_token = sum(_of(each, 1) for each in shape.layers if not each.window) * size
+        total = size * sum(
+            each.count * _of(each, 1) * _seen_llamacpp(each, cells, at_once, batch) for each in shape.layers
+        )
+        each_token = sum(each.count * _of(each, 1) for each in shape.layers if not each.window) * size
         return math.ceil(total / _parts(profile)), round(each_token)
     layers = _fullest(shape.layers, profile.pipeline_parallel)
     tokens = _padded(context, BLOCK)
     seen = [
-        (_of(each, profile.tensor_parallel), min(tokens, each.window + BLOCK) if each.window else tokens)
+        (each.count * _of(each, profile.tensor_parallel), min(tokens, each.window + BLOCK) if each.window else tokens)
         for each in layers
     ]
-    each_token = sum(_of(each, profile.tensor_parallel) for each in layers if not each.window) * size
+    each_token = sum(each.count * _of(each, profile.tensor_parallel) for each in layers if not each.window) * size
     return math.ceil(sum(numbers * kept for numbers, kept in seen) * size * at_once), round(each_token)
 
 
@@ -163,11 +186,13 @@ def _seen_llamacpp(layer: Layer, cells: int, at_once: int, batch: int) -> int:
 
 def _fullest(layers: tuple[Layer, ...], stages: int) -> tuple[Layer, ...]:
     """Return the layers of the stage that has most of those that cost most."""
-    return tuple(
-        sorted(layers, key=lambda each: (each.window == 0, each.window), reverse=True)[
-            : math.ceil(len(layers) / stages)
-        ]
-    )
+    left = math.ceil(sum(each.count for each in layers) / stages)
+    taken = []
+    for layer in sorted(layers, key=lambda each: (each.window == 0, each.window), reverse=True):
+        if left > 0:
+            taken.append(replace(layer, count=min(layer.count, left)))
+            left -= layer.count
+    return tuple(taken)
 
 
 def _longest(shape: Shape, profile: Profile, usable: int, at_once: int, most: int) -> int:
@@ -238,6 +263,11 @@ def _said(profile: Profile, *flags: str) -> str | None:
         if flag in flags:
             found = value if equals else "".join(profile.args[place + 1 : place + 2])
     return found
+
+
+def _asked(profile: Profile) -> int:
+    """Return the tokens of a request that the arguments say; 0 if they do not say a plain number."""
+    return _whole(profile, *FLAGS[profile.engine]) or 0
 
 
 def _whole(profile: Profile, *flags: str) -> int | None:

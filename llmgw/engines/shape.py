@@ -8,6 +8,7 @@ are built as llama is. Not counted are norms and biases (below 0.1 %), vision to
 multi-token prediction, which an engine loads only for speculative decoding.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -52,6 +53,8 @@ class Layer:
     """Numbers of each of them, or of the latent."""
     window: int = 0
     """Tokens it looks back; 0 for all."""
+    count: int = 1
+    """How many layers of this kind there are; see `packed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,12 @@ class Shape:
     on_host: int = 0
     """Bytes of the weights that llama.cpp keeps in the host's memory whatever is offloaded: the embeddings."""
     notes: tuple[str, ...] = ()
+
+
+def packed(shape: Shape) -> Shape:
+    """Return the same shape in few words, to be sent: equal layers as one with their count."""
+    kinds = Counter(shape.layers)
+    return replace(shape, layers=tuple(replace(layer, count=layer.count * many) for layer, many in kinds.items()))
 
 
 def of_config(config: Mapping[str, Any], weights: int | None = None) -> Shape:

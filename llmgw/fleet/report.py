@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from llmgw.base.ids import BootId, Epoch, Generation, NodeName, ReplicaId, ShardId
+from llmgw.engines.shape import Shape
 from llmgw.engines.shard import ShardSpec
 
 
@@ -167,6 +168,8 @@ class Facts:
     """Engines found in the agent's PATH, and the wheel beside it."""
     weights: Mapping[str, int] = field(default_factory=dict)
     """Path below the weights directory -> bytes, of what lies there."""
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    """Path -> what its headers say of the model's size, of those that could be read."""
     cgroups: str = ""
     """How engines are confined: `v2`, `v1`, or empty where the process session alone must do."""
     adoptions: Adoptions = Adoptions()

@@ -14,7 +14,7 @@ from llmgw.base.time import Instant
 from llmgw.catalog.catalog import Catalog
 from llmgw.engines.placed import Placed, Seat
 from llmgw.engines.shard import ShardSpec
-from llmgw.engines.sizing import least_on_a_card
+from llmgw.engines.sizing import too_small
 from llmgw.fleet.report import SERVING, Phase
 from llmgw.fleet.view import NeverSeen, Reporting, report_of
 from llmgw.plan.capacity import Ledger
@@ -23,7 +23,6 @@ from llmgw.plan.placement import Place, listens_on, reached_at, why_not_here
 from llmgw.plan.replicas import Part, Replica, by_id, existing, model_of, renamed
 from llmgw.plan.result import Action, Hold, Verb
 from llmgw.plan.snapshot import GaveUp, Rollout, Snapshot
-from llmgw.spec.common import size_text
 from llmgw.spec.identity import restart_hash
 from llmgw.spec.model import Model
 from llmgw.spec.node import Node
@@ -206,7 +205,7 @@ class Work:
         self.act(Verb.DRAIN, one, why)
 
     def too_small(self, model: Model, profile: Profile) -> Mapping[NodeName, str]:
-        """Return the nodes whose cards cannot hold their share of a model's weights, with the sum."""
+        """Return the nodes whose cards cannot hold their share of a model, with the sum."""
         key = (id(model), profile.name)
         if key not in self._too_small:
             self._too_small[key] = self._cards_too_small(model, profile)
@@ -217,19 +216,18 @@ class Work:
         if path is None or profile.gpu is None:
             return {}
         reports = {name: report_of(view) for name, view in self.snapshot.nodes.items()}
-        sizes = [report.facts.weights[path] for report in reports.values() if report and path in report.facts.weights]
-        need = least_on_a_card(profile, min(sizes)) if sizes else 0
-        if need == 0:
+        have = [report.facts for report in reports.values() if report and path in report.facts.weights]
+        if not have:
             return {}
+        size = min(facts.weights[path] for facts in have)
+        shape = next((facts.shapes[path] for facts in have if path in facts.shapes), None)
         found = {}
         for name, report in reports.items():
             cards = [one for one in report.gpus if self.ledger.class_of(one) == profile.gpu.gpu_class] if report else []
-            largest = max((one.memory for one in cards), default=need)
-            if largest < need:
-                found[name] = (
-                    f"a card of {size_text(largest >> 20 << 20)} is too small: its share of the weights alone is "
-                    f"{size_text(need >> 20 << 20)}"
-                )
+            largest = max((one.memory for one in cards), default=None)
+            why = too_small(profile, largest, size, shape) if largest is not None else ""
+            if why:
+                found[name] = why
         return found
 
     def owe(self, one: Replica) -> None:

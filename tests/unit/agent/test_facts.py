@@ -15,8 +15,10 @@ import pytest_asyncio
 from llmgw.agent.asked import Child, Errors, Silent, ask
 from llmgw.agent.facts import NodeFacts, aside, memory_limit
 from llmgw.agent.inventory import AT_MOST, PROGRAMS, Inventory, Known, weights_below
+from llmgw.engines.shape import Layer
 from llmgw.fleet.report import Program
 from llmgw.runtime.supervisor import Supervisor
+from tests.fakes.gguf_file import write_tiny_gguf
 
 GIB = 1024**3
 
@@ -214,6 +216,7 @@ async def tasks() -> AsyncIterator[Supervisor]:
 async def test_facts_come_in_the_background_and_changes_are_told(tmp_path: Path, tasks: Supervisor) -> None:
     weights = tmp_path / "weights"
     _file(weights / "a.gguf", 10)
+    tiny = write_tiny_gguf(weights / "tiny.gguf")
     own: set[int] = set()
     node = NodeFacts(weights, tmp_path, lambda: frozenset(own), Inventory(PROGRAMS[:1], which=lambda _: None))
     assert node.current().weights == {}, "an answer is given before anything was looked at"
@@ -226,7 +229,8 @@ async def test_facts_come_in_the_background_and_changes_are_told(tmp_path: Path,
         async with asyncio.timeout(10):
             await node.changes.newer(0)
         now = node.current(complaint="x", driver="570", gpu_trouble="y", cgroups="v2")
-        assert now.weights == {"a.gguf": 10}
+        assert now.weights == {"a.gguf": 10, "tiny.gguf": tiny.stat().st_size}
+        assert {name: shape.layers for name, shape in now.shapes.items()} == {"tiny.gguf": (Layer(2, 32),)}
         assert foreign.getsockname()[1] in now.foreign_ports
         assert ours.getsockname()[1] not in now.foreign_ports
         own.clear()

@@ -1,11 +1,12 @@
 """The sum of what one card needs: the worked examples of the fact sheet, and what each knob does to it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from llmgw.engines.fit import GIB, MIB, Fit, fit, smallest
-from llmgw.engines.shape import Layer, Shape, Unsized
+from llmgw.engines.shape import Layer, Shape, Unsized, packed
 from llmgw.spec.profile import Profile
 
 LLAMA_8B = Shape(16060522496, "headers", (Layer(8, 256),) * 32, 131072, 4096, 14336)
@@ -130,3 +131,12 @@ def test_without_cards_llamacpp_needs_no_cuda_and_keeps_all_on_the_host() -> Non
 def test_what_cannot_be_told_is_said(profile: Profile, shape: Shape, why: str) -> None:
     with pytest.raises(Unsized, match=why):
         fit(shape, profile)
+
+
+@pytest.mark.parametrize("profile", [by(), by(pipeline_parallel=3, cards=3), by("llamacpp")])
+def test_equal_layers_as_one_with_their_count_make_the_same_sum(profile: Profile) -> None:
+    layers = (Layer(8, 256), Layer(8, 256, 1024), Layer(8, 256, 1024)) * 10
+    shape = replace(LLAMA_8B, layers=layers)
+    small = packed(shape)
+    assert small.layers == (Layer(8, 256, count=10), Layer(8, 256, 1024, count=20))
+    assert fit(small, profile) == fit(shape, profile)

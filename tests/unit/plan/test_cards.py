@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from llmgw.base.ids import NodeName
+from llmgw.engines.shape import Layer, Shape
 from llmgw.fleet.report import GpuUser
 from tests.builders import Desk, cluster, facts, held, model, node, on, ordered, told, why
 from tests.cards import A100, CLASSES, GIB, L40S, gpus, on_cards, stranger
@@ -346,3 +347,33 @@ def test_cards_that_cannot_hold_their_share_of_the_weights_are_a_reason_and_no_c
     desk.facts[NodeName("a")] = replace(facts(), weights={"big": 320 * GIB})
     desk.regain("a")
     assert told(desk.plan()) == ["start big-1-0 @a"]
+
+
+def test_headers_that_a_node_has_read_say_what_one_request_of_full_length_takes() -> None:
+    """Llama 3.1 8B: 15 GiB of weights, and 16 GiB of cache for 128k tokens, of 0.92 of a card."""
+    shape = Shape(16060522496, "headers", (Layer(8, 256, count=32),), 131072, 4096, 14336)
+    seen = replace(facts(), weights={"big": 16_100_000_000}, shapes={"big": shape})
+
+    def plan(card: int, engine: str, *args: str) -> list[str] | str:
+        profile = {**on_cards(1), "engine": engine, "args": list(args)}
+        wanted = model("big", 1, profile=profile, weights={"path": "big"})
+        cards = tuple(replace(one, memory=card * GIB) for one in gpus("a", 1))
+        desk = Desk.of(CLUSTER, node("a"), wanted, cards={NodeName("a"): cards})
+        desk.facts[NodeName("a")] = seen
+        desk.regain("a")
+        decided = desk.plan()
+        return told(decided) or held(decided)["model/big: start replica 1 of 1"]
+
+    start = ["start big-1-0 @a"]
+    assert plan(24, "vllm") == (
+        "room: a: a card of 24.0 GiB is too small: its weights take 15.0 GiB of the 22.1 GiB that the engine may have, "
+        "and a request of full length 16.0 GiB (see `llmgw fit`)"
+    )
+    assert plan(24, "vllm", "--max-model-len", "32768") == start
+    assert plan(24, "vllm", "--max-model-len=65536") != start
+    assert plan(24, "vllm", "--max-model-len", "32k") == start, "what cannot be read is left to the engine"
+    assert plan(34, "vllm") == start
+    assert plan(34, "vllm", "--gpu-memory-utilization", "0.8") != start
+    assert plan(24, "sglang") == start, "it takes what context there is room for"
+    assert plan(14, "sglang") == "room: a: a card of 14GiB is too small: its share of the weights alone is 15316MiB"
+    assert plan(14, "vllm", "--quantization", "fp8", "--max-model-len", "64") == start
