@@ -1,11 +1,13 @@
 """What can happen to an agent, and what it can be told to do about it: two closed unions of frozen values."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llmgw.agent.liveness import Pulse
+from llmgw.agent.lora import AdapterLook
 from llmgw.base.ids import ShardId
 from llmgw.engines.shard import Fetch as Source
-from llmgw.engines.shard import ShardSpec
+from llmgw.engines.shard import LoraAdapter, ShardSpec
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.report import Reason
 
@@ -92,6 +94,18 @@ class Probed:
     """Bytes of its log so far, without the lines that our own looks put there."""
     last_line: str = ""
     """The last such line."""
+    adapters: AdapterLook | None = None
+    """Which LoRA adapters it has; None if it was not asked, or did not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """Adapters were given to an engine, and taken from it; what it has now, the next look says."""
+
+    shard: ShardId
+    attempt: int
+    failed: Mapping[str, str]
+    """Adapter -> why the engine did not take it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +149,7 @@ Event = (
     | Exited
     | Gone
     | Probed
+    | Adapted
     | FetchProgress
     | Fetched
     | NotFetched
@@ -163,6 +178,18 @@ class Probe:
     pid: int
     proof: bool = True
     figures: bool = False
+    adapters: tuple[LoraAdapter, ...] | None = None
+    """Those that it is to have, to look for them with the proof; None not to look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adapt:
+    """Give an engine LoRA adapters, and take others away."""
+
+    spec: ShardSpec
+    attempt: int
+    load: tuple[LoraAdapter, ...]
+    unload: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,4 +230,4 @@ class Say:
     """Something that others should know has changed: send a report."""
 
 
-Instruction = Fetch | CancelFetch | Start | Probe | Stop | Reap | Say
+Instruction = Fetch | CancelFetch | Start | Probe | Adapt | Stop | Reap | Say

@@ -9,15 +9,17 @@ prompts: it is hashed and dropped.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import aiohttp
 
 from llmgw.agent import figures, procfs
 from llmgw.agent.liveness import SILENT, Pulse
+from llmgw.agent.lora import change
 from llmgw.base.ids import ShardId
-from llmgw.engines.shard import ShardSpec
+from llmgw.engines.shard import LoraAdapter, ShardSpec
 from llmgw.fleet.report import Reason
 
 LIMIT = 5.0
@@ -33,6 +35,8 @@ class Verdict:
     ready: bool
     text: str
     lost: Reason | None = None
+    models: object = None
+    """What the engine says it serves, where it was asked."""
 
 
 class Prober:
@@ -87,7 +91,13 @@ class Prober:
         if spec.served_name not in names:
             text = f"the engine serves {', '.join(sorted(names)) or 'nothing'}, not {spec.served_name}"
             return Verdict(False, text, Reason("wrong_model", text) if names else None)
-        return verdict
+        return replace(verdict, models=body)
+
+    async def adapt(
+        self, spec: ShardSpec, load: Sequence[tuple[LoraAdapter, Path]], unload: Sequence[str]
+    ) -> Mapping[str, str]:
+        """Give an engine adapters and take others away; return why it did not take some, by name."""
+        return await change(self._http, base_url(spec), spec.lora, load, unload) if spec.lora is not None else {}
 
     async def pulse(self, spec: ShardSpec) -> Pulse | None:
         """Ask for the engine's own figures; None if it has none."""

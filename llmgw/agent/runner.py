@@ -14,6 +14,8 @@ from typing import assert_never
 from llmgw.agent import adoption
 from llmgw.agent.disk import Disk
 from llmgw.agent.events import (
+    Adapt,
+    Adapted,
     CancelFetch,
     Event,
     Exited,
@@ -38,6 +40,7 @@ from llmgw.agent.facts import NodeFacts
 from llmgw.agent.fetching import Fetches
 from llmgw.agent.gpus import Gpus
 from llmgw.agent.growth import LogGrowth
+from llmgw.agent.lora import compare, path_of
 from llmgw.agent.ports import port_taken
 from llmgw.agent.probe import Prober
 from llmgw.agent.process import Processes, Spawned
@@ -228,6 +231,8 @@ class Runner:
                 self._start(instruction)
             case Probe():
                 self._tasks.job(f"probe {instruction.spec.shard}", self._probe(instruction))
+            case Adapt():
+                self._tasks.job(f"adapt {instruction.spec.shard}", self._adapt(instruction))
             case Stop():
                 self._tasks.job(f"stop {instruction.shard}", self._stop(instruction))
             case Reap():
@@ -240,8 +245,11 @@ class Runner:
                 assert_never(instruction)
 
     def _fetch(self, spec: ShardSpec) -> None:
+        self._fetches.begin(spec, self._weights_place())
+
+    def _weights_place(self) -> Path | None:
         given = self._state.order.weights_dir if self._state.order else None
-        self._fetches.begin(spec, Path(given) if given else self._weights_dir)
+        return Path(given) if given else self._weights_dir
 
     def _start(self, start: Start) -> None:
         spec = start.spec
@@ -273,11 +281,25 @@ class Runner:
         else:
             verdict, pulse = await self._prober.probe(spec, probe.pid, proof=probe.proof), None
             grown, last_line = self._growth.look(spec, probe.attempt)
+        look = None
         if verdict.ready and probe.proof:
             self._keep(partial(self._disk.mark_ready, spec.shard))
+            if probe.adapters is not None and verdict.models is not None:
+                look = compare(verdict.models, probe.adapters, self._weights_place())
         self.dispatch(
-            Probed(spec.shard, probe.attempt, verdict.ready, verdict.text, verdict.lost, pulse, grown, last_line)
+            Probed(spec.shard, probe.attempt, verdict.ready, verdict.text, verdict.lost, pulse, grown, last_line, look)
         )
+
+    async def _adapt(self, adapt: Adapt) -> None:
+        spec, place = adapt.spec, self._weights_place()
+        load = [(one, path_of(one, place)) for one in adapt.load]
+        failed = await self._prober.adapt(spec, load, adapt.unload)
+        log.info(
+            "adapters changed",
+            extra={"shard": spec.shard, "loaded": [one.name for one in adapt.load if one.name not in failed]}
+            | {"unloaded": list(adapt.unload), "failed": dict(failed)},
+        )
+        self.dispatch(Adapted(spec.shard, adapt.attempt, failed))
 
     async def _stop(self, stop: Stop) -> None:
         log.info("stopping", extra={"shard": stop.shard, "attempt": stop.attempt, "pid": stop.pid, "grace": stop.grace})

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
+from llmgw.agent.adapting import Adapting
 from llmgw.agent.liveness import Liveness
 from llmgw.base.time import EARLIEST, Instant
 from llmgw.engines.shard import Fetch, ShardSpec
@@ -37,6 +38,7 @@ class Shard:
     """While stopping: the attempt counts as failed."""
     end: tuple[int, Instant, str, str, tuple[str, ...]] | None = None
     alive: Liveness = field(default_factory=Liveness)
+    adapting: Adapting = field(default_factory=Adapting)
     looks: int = 0
     """Looks at the ready engine since the last proof."""
     strangers: int = 0
@@ -71,6 +73,7 @@ class Shard:
         self.degraded = None
         self.last_line = ""
         self.alive = Liveness()
+        self.adapting = Adapting()
 
     @property
     def held(self) -> bool:
@@ -92,6 +95,14 @@ class Shard:
             silent = now - self.advanced
             return f"not ready within {took:.0f} s" + (f", its log silent for {silent:.0f} s" if self.log else "")
         return ""
+
+    def visible(self) -> object:
+        """Return what others are told of at once when it changes."""
+        return (
+            *(self.phase, self.attempt, self.pid, self.reason, self.degraded, self.order, self.end, self.spent),
+            10 * self.bytes_done // self.bytes_total if self.bytes_total else 0,  # a word at every tenth
+            self.adapting.report(self.spec.adapters),
+        )
 
     def report(self, now: Instant) -> ShardReport:
         """Return what is told of it."""
@@ -117,6 +128,7 @@ class Shard:
             in_flight=self.alive.in_flight if ready else None,
             quiet_for=self.alive.quiet_for if ready else None,
             spent=self.spent,
+            adapters=self.adapting.report(self.spec.adapters) if ready else (),
         )
 
     def _progress(self, now: Instant) -> str:

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from llmgw.agent.events import (
+    Adapt,
+    Adapted,
     CancelFetch,
     Event,
     Exited,
@@ -124,6 +126,8 @@ class AgentState:
                 self._gone(event, now, out)
             case Probed():
                 self._probed(event, now, out)
+            case Adapted():
+                self._adapted(event, now)
             case FetchProgress() | Fetched() | NotFetched():
                 self._of_fetch(event, now)
             case Tick():
@@ -180,14 +184,7 @@ class AgentState:
         return (
             self.order.rank if self.order else None,
             self.refused,
-            [
-                (
-                    *(key, shard.phase, shard.attempt, shard.pid, shard.reason, shard.degraded, shard.order, shard.end),
-                    10 * shard.bytes_done // shard.bytes_total if shard.bytes_total else 0,  # a word at every tenth
-                    shard.spent,
-                )
-                for key, shard in sorted(self._shards.items())
-            ],
+            [(key, shard.visible()) for key, shard in sorted(self._shards.items())],
         )
 
     def _obey(self, order: NodeOrder, now: Instant) -> None:
@@ -208,6 +205,7 @@ class AgentState:
                 known.due = now
             elif not same and known.phase is Phase.STOPPING:
                 known.failing, known.failures = False, 0  # what ends there is not what is wanted any more
+            known.due = now if known.spec.adapters != one.spec.adapters else known.due
             known.spec = one.spec
 
     def _found(self, event: Found, now: Instant) -> None:
@@ -306,6 +304,8 @@ class AgentState:
     def _probed_starting(self, shard: Shard, event: Probed, now: Instant, out: list[Instruction]) -> None:
         if event.log != shard.log:
             shard.log, shard.last_line, shard.advanced = event.log, event.last_line, now
+        if event.adapters is not None:
+            shard.adapting.seen(event.adapters, now)
         if event.ready:
             shard.failed_probes = 0
             shard.strangers = 0
@@ -329,6 +329,10 @@ class AgentState:
                 shard.degraded = event.text
         shard.strangers = shard.strangers + 1 if event.lost is not None else 0
         shard.due = later(now, PROVE_AGAIN if shard.strangers else PROBE_READY)
+        if event.adapters is not None:
+            shard.adapting.seen(event.adapters, now)
+            if not shard.adapting.knows(shard.spec.adapters):
+                shard.due = now
         if event.lost is not None and shard.strangers >= PROOFS_TO_LOSE:
             self._fail(shard, now, out, event.lost)
             return
@@ -338,6 +342,13 @@ class AgentState:
             stalled = shard.alive.stalled(shard.spec.stall_after, from_loop=names.from_loop)
             if stalled is not None:
                 self._fail(shard, now, out, stalled)
+
+    def _adapted(self, event: Adapted, now: Instant) -> None:
+        shard = self._current(event.shard, event.attempt)
+        if shard is None or shard.phase is not Phase.READY:
+            return
+        shard.adapting.done(event.failed, shard.spec.restarts, now)
+        shard.looks, shard.due = LOOKS_PER_PROOF, now
 
     def _fail(self, shard: Shard, now: Instant, out: list[Instruction], reason: Reason) -> None:
         """End an attempt that will not serve (any more), without grace: it has nothing to finish."""
@@ -465,10 +476,15 @@ class AgentState:
             shard.busy = True
             shard.looks += 1
             # a look that failed may mean that somebody else is at its port; else it is proven now and then
+            adapters = shard.spec.adapters if running.lora is not None else None
             proof = never_ready or shard.failed_probes > 0 or shard.strangers > 0 or shard.looks >= LOOKS_PER_PROOF
+            proof = proof or (adapters is not None and not shard.adapting.knows(adapters))
             if proof:
                 shard.looks = 0
-            out.append(Probe(running, shard.attempt, shard.pid, proof, figures=not never_ready))
+            out.append(Probe(running, shard.attempt, shard.pid, proof, figures=not never_ready, adapters=adapters))
+        changes = shard.adapting.changes(shard.spec.adapters, now) if shard.phase is Phase.READY else None
+        if changes is not None:
+            out.append(Adapt(running, shard.attempt, *changes))
         if shard.phase is Phase.READY and shard.failures and now - shard.since >= running.restarts.reset_after:
             shard.failures = 0
 

@@ -30,6 +30,13 @@ def engine_rules(objects: list[Read]) -> Iterator[Problem]:
                     if each.spec.weights.url is not None and facts.no_url:
                         message = f"{facts.title} cannot serve one file, because {facts.no_url}"
                         yield each.document.problem(("weights", "url"), "engine-cannot", message)
+                    if each.spec.adapters and facts.no_lora:
+                        message = f"{facts.title} serves no LoRA adapters by name, because {facts.no_lora}"
+                        yield each.document.problem(("adapters",), "engine-cannot", message)
+            for index, adapter in enumerate(each.spec.adapters):
+                if adapter.weights.url is not None:
+                    message = "an adapter is a directory, and a URL names one file; give a `path`"
+                    yield each.document.problem(("adapters", index, "weights", "url"), "engine-cannot", message)
 
 
 def unknown_engine(name: str) -> str:

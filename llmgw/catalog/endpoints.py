@@ -38,6 +38,10 @@ def _owners(objects: list[Read]) -> dict[str, Owned]:
     for document, model in models:
         for index, alias in enumerate(model.aliases):
             found.setdefault(alias.casefold(), (document, ("aliases", index), alias, model.name))
+        for index, adapter in enumerate(model.adapters):
+            found.setdefault(
+                adapter.name.casefold(), (document, ("adapters", index, "name"), adapter.name, adapter.name)
+            )
     for document, endpoint in of_kind(objects, Endpoint):
         for index, name in enumerate(endpoint.models):
             found.setdefault(name.casefold(), (document, ("models", index), name, name))

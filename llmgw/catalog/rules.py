@@ -20,6 +20,8 @@ from llmgw.spec.cluster import Cluster
 from llmgw.spec.model import Model
 from llmgw.spec.node import Node
 
+_ONE_OF_TWO = {"alias": "remove it", "adapter": "give it a name of its own"}
+
 
 def cross_check(objects: list[Read], *, all_readable: bool) -> list[Problem]:
     """Return what is wrong between objects. `all_readable` is False if some file gave no document of a known kind."""
@@ -87,16 +89,21 @@ def _unique_names_served(objects: list[Read]) -> Iterator[Problem]:
     for document in models:
         owners.setdefault(document.name.casefold(), (document, ("name",)))
     for document in models:
-        for path, alias in _texts(document, ("aliases", "*")):
-            owner, owned = owners.setdefault(alias.casefold(), (document, path))
+        served = [("alias", *each) for each in _texts(document, ("aliases", "*"))]
+        served += [("adapter", *each) for each in _texts(document, ("adapters", "*", "name"))]
+        for kind, path, name in served:
+            owner, owned = owners.setdefault(name.casefold(), (document, path))
             if (owner, owned) == (document, path):
                 continue
             if owner is document:
-                message = f"alias {quoted(alias)} repeats what line {document.value_place(owned).line} says; remove it"
+                line = document.value_place(owned).line
+                message = f"{kind} {quoted(name)} repeats what line {line} says; {_ONE_OF_TWO[kind]}"
             else:
-                what = "is the name of" if owned == ("name",) else "is already an alias of"
-                message = f"alias {quoted(alias)} {what} model {quoted(owner.name)} at {owner.where(owned)}; keep one"
-            yield document.problem(path, "duplicate-alias", message)
+                what = {"name": "is the name of", "aliases": "is already an alias of"}.get(
+                    str(owned[0]), "is already an adapter of"
+                )
+                message = f"{kind} {quoted(name)} {what} model {quoted(owner.name)} at {owner.where(owned)}; keep one"
+            yield document.problem(path, f"duplicate-{kind}", message)
 
 
 def _texts(document: Document, path: Path) -> Iterator[tuple[Path, str]]:

@@ -10,7 +10,17 @@ from dataclasses import dataclass
 
 from llmgw.base.ids import ModelName, shard_id
 from llmgw.engines.placed import Placed, Seat
-from llmgw.engines.shard import INTERFACE, ExitPattern, Fetch, MetricNames, RestartPolicy, ShardSpec, fetched_name
+from llmgw.engines.shard import (
+    INTERFACE,
+    ExitPattern,
+    Fetch,
+    LoraAdapter,
+    LoraPaths,
+    MetricNames,
+    RestartPolicy,
+    ShardSpec,
+    fetched_name,
+)
 from llmgw.spec.common import Secret
 
 OFFLINE = {
@@ -35,6 +45,7 @@ class Kind:
     metrics: MetricNames | None
     ready_path: str = "/health"
     models_path: str = "/v1/models"
+    lora: LoraPaths | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,7 @@ class Launch:
     env: Mapping[str, str]
     serves: bool = True
     """It answers HTTP at its port at all."""
+    adapters: tuple[LoraAdapter, ...] = ()
 
 
 def shard(placed: Placed, rank: int, kind: Kind, launch: Launch) -> ShardSpec:
@@ -84,8 +96,20 @@ def shard(placed: Placed, rank: int, kind: Kind, launch: Launch) -> ShardSpec:
         stall_after=profile.stall_after,
         metrics=metrics(placed, kind.metrics) if rank == 0 else None,
         fetch=fetch,
+        lora=kind.lora if rank == 0 and launch.adapters else None,
+        adapters=launch.adapters if rank == 0 else (),
         shards=len(placed.seats),
         incarnation=placed.incarnation,
+    )
+
+
+def lora_adapters(placed: Placed, asked_as: str = "{adapter}") -> tuple[LoraAdapter, ...]:
+    """Return the model's adapters; in `asked_as`, `{model}` and `{adapter}` stand for the two names."""
+    name = placed.model.name
+    return tuple(
+        LoraAdapter(one.name, asked_as.format(model=name, adapter=one.name), one.weights.path)
+        for one in placed.model.adapters
+        if one.weights.path is not None
     )
 
 

@@ -25,6 +25,8 @@ class EngineFacts:
     """Why it takes no `distributed: ray`."""
     no_url: str = ""
     """Why its weights cannot be a `url`, which names one file; empty if they can."""
+    no_lora: str = ""
+    """Why it takes no `adapters`; empty if it does."""
     own_flags: tuple[str, ...] = ()
     """Flags that llmgw sets, and that `args` may therefore not hold."""
     needs_command: bool = False
@@ -47,6 +49,8 @@ FACTS: Mapping[str, EngineFacts] = {
             no_tensor_parallel="it splits a model over the cards of one node by itself; use `--split-mode` in `args`",
             no_pipeline_parallel="it splits a model over the cards of one node by itself; use `--split-mode` in `args`",
             no_data_parallel="it serves several requests in one process; raise `--parallel` in `args`, or `replicas`",
+            no_lora="its requests name them by number and not as a model; serve each as a model of its own, with `--lora` "
+            "in `args`",
             own_flags=("--host", "--port", "--model", "-m", "--alias", "-a", "--metrics", "--sse-ping-interval"),
         ),
         EngineFacts(
@@ -64,6 +68,7 @@ FACTS: Mapping[str, EngineFacts] = {
                 *("-dpa", "--data-parallel-rpc-port", "-dpp", "--data-parallel-start-rank", "-dpr"),
                 *("--data-parallel-rank", "-dpn", "--data-parallel-external-lb", "-dpe", "--data-parallel-hybrid-lb"),
                 *("-dph", "--data-parallel-backend", "-dpb", "--data-parallel-multi-port-external-lb", "-dpm"),
+                "--lora-modules",
             ),
         ),
         EngineFacts(
@@ -78,7 +83,7 @@ FACTS: Mapping[str, EngineFacts] = {
                 *("--model-path", "--model", "--served-model-name", "--host", "--port", "--enable-metrics"),
                 *("--tp-size", "--tensor-parallel-size", "--tp", "--pp-size", "--pipeline-parallel-size", "--pp"),
                 *("--dp-size", "--data-parallel-size", "--dp", "--nnodes", "--node-rank", "--dist-init-addr"),
-                *("--nccl-init-addr", "--nccl-port", "--use-ray", "--base-gpu-id", "--gpu-id-step"),
+                *("--nccl-init-addr", "--nccl-port", "--use-ray", "--base-gpu-id", "--gpu-id-step", "--lora-paths"),
             ),
         ),
         EngineFacts(
@@ -89,6 +94,7 @@ FACTS: Mapping[str, EngineFacts] = {
             no_tensor_parallel=f"{ONE_CARD}; raise `replicas`",
             no_pipeline_parallel=f"{ONE_CARD}; raise `replicas`",
             no_data_parallel=f"{ONE_CARD}; raise `replicas`",
+            no_lora="it has none",
             no_url=A_DIRECTORY,
             own_flags=(
                 *("--model-id", "--served-model-name", "--hostname", "--port", "-p", "--uds-path", "--prometheus-port"),
@@ -102,6 +108,7 @@ FACTS: Mapping[str, EngineFacts] = {
             no_tensor_parallel=OPERATORS,
             no_pipeline_parallel=OPERATORS,
             no_data_parallel=OPERATORS,
+            no_lora=OPERATORS,
             needs_command=True,
         ),
     )

@@ -15,12 +15,16 @@ Over several nodes all run the same command; rank 0 serves, and the others have 
 nodes is refused by SGLang itself unless it is that of attention, which is set in `args`. The rendezvous port is passed:
 `--nccl-port` on one node, `--dist-init-addr` over several (from which on attention's data parallelism takes 8 more). Not for
 `--dp-size` above 1: every copy would be given the same one, so SGLang must choose by itself, from 22000 to 29999.
+
+A LoRA adapter is asked for as `MODEL:ADAPTER` (0.5.5 and newer, in chats, completions and embeddings; its `/v1/responses`
+looks at no adapter and answers from the model itself). It is loaded once the model is served; without one at the start SGLang
+must be told the highest rank and the modules: 64 and all of them, unless `args` says otherwise.
 """
 
-from llmgw.engines.assembly import OFFLINE, Kind, Launch, is_ip, join, network, shard
+from llmgw.engines.assembly import OFFLINE, Kind, Launch, is_ip, join, lora_adapters, network, shard
 from llmgw.engines.exits import SGLANG
 from llmgw.engines.placed import Placed
-from llmgw.engines.shard import LOOPBACK, WEIGHTS, MetricNames, ShardSpec
+from llmgw.engines.shard import LOOPBACK, WEIGHTS, LoraPaths, MetricNames, ShardSpec
 
 NCCL = 1
 DIST_INIT = 2
@@ -37,7 +41,15 @@ METRICS = MetricNames(
 )
 CACHED = "--enable-cache-report"
 """Without it, no usage says how many tokens of a prompt were cached."""
-KIND = Kind(programs=(("sglang", "serve"),), ports=16, stop_grace=30.0, patterns=SGLANG, metrics=METRICS)
+KIND = Kind(
+    programs=(("sglang", "serve"),),
+    ports=16,
+    stop_grace=30.0,
+    patterns=SGLANG,
+    metrics=METRICS,
+    lora=LoraPaths("/load_lora_adapter", "/unload_lora_adapter"),
+)
+LORA = ("--enable-lora", "--max-lora-rank", "64", "--lora-target-modules", "all")
 
 
 class Sglang:
@@ -48,8 +60,9 @@ class Sglang:
 
     def shards(self, placed: Placed) -> tuple[ShardSpec, ...]:
         """Return a shard for each seat; the first serves."""
+        adapters = lora_adapters(placed, "{model}:{adapter}")
         return tuple(
-            shard(placed, rank, KIND, Launch(_args(placed, rank), _env(placed, rank)))
+            shard(placed, rank, KIND, Launch(_args(placed, rank), _env(placed, rank), adapters=adapters))
             for rank in range(len(placed.seats))
         )
 
@@ -70,6 +83,7 @@ def _args(placed: Placed, rank: int) -> tuple[str, ...]:
         *("--dp-size", str(profile.data_parallel)),
         *meet,
         *("--enable-metrics", CACHED),
+        *(LORA if placed.model.adapters else ()),
         *profile.args,
     )
 

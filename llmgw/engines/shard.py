@@ -77,6 +77,28 @@ class Fetch:
 
 
 @dataclass(frozen=True, slots=True)
+class LoraPaths:
+    """Where an engine takes and drops LoRA adapters while it runs: POST of `lora_name`, and `lora_path` to take one.
+
+    What it has, `/v1/models` says: an adapter there has a `parent`, and its path for a `root`.
+    """
+
+    load: str
+    unload: str
+
+
+@dataclass(frozen=True, slots=True)
+class LoraAdapter:
+    """A LoRA adapter that a running engine is to have."""
+
+    name: str
+    asked_as: str
+    """What a request for it names as its model."""
+    weights: str
+    """Path on the node, as `ShardSpec.weights`."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShardSpec:
     """One shard of a replica: what to run, where it listens, how to know that it is ready, how to stop it.
 
@@ -136,6 +158,10 @@ class ShardSpec:
     """Where it says what it has in flight; without, it is never called stalled."""
     fetch: Fetch | None = None
     """Where the weights come from, if the node is to get them; `weights` is then relative to its weights directory."""
+    lora: LoraPaths | None = None
+    """How it takes adapters; None if it takes none while it runs."""
+    adapters: tuple[LoraAdapter, ...] = ()
+    """Those that it is to have. What it has besides, llmgw once gave it, and takes away."""
     shards: int = 1
     """How many shards the replica has."""
     incarnation: int = 0

@@ -16,12 +16,17 @@ backend's `--nnodes`; data parallelism has its own flags, and gives each node wh
 catalog: it needs a cluster that the operator starts. NCCL and gloo open ports of their own choice between the nodes of a
 gang, so the nodes must reach each other on all of them. Not passed: the port by which the copies of data parallelism meet
 inside one node (29500 and up, searched for by vLLM itself); no flag for it is known.
+
+A LoRA adapter is loaded once the model is served, so that one that is missing or broken keeps nothing from starting; vLLM
+allows that only with `VLLM_ALLOW_RUNTIME_LORA_UPDATING`, and opens two more paths then, which the gateway passes on for
+admins alone. Its rank must not be above `--max-lora-rank` (16), and `--max-loras` (1) are computed at once: both are for
+`args` to say.
 """
 
-from llmgw.engines.assembly import OFFLINE, Kind, Launch, is_ip, network, shard
+from llmgw.engines.assembly import OFFLINE, Kind, Launch, is_ip, lora_adapters, network, shard
 from llmgw.engines.exits import VLLM
 from llmgw.engines.placed import Placed
-from llmgw.engines.shard import WEIGHTS, MetricNames, ShardSpec
+from llmgw.engines.shard import WEIGHTS, LoraPaths, MetricNames, ShardSpec
 
 MASTER = 1
 DATA_PARALLEL = 2
@@ -39,7 +44,14 @@ METRICS = MetricNames(
 """The same from 0.10.2 to 0.33. One series a rank of data parallelism, so they are added up; they move with every token."""
 CACHED = "--enable-prompt-tokens-details"
 """Without it, no usage says how many tokens of a prompt were cached. From 0.10.2, at least, to 0.33."""
-KIND = Kind(programs=(("vllm", "serve"),), ports=3, stop_grace=10.0, patterns=VLLM, metrics=METRICS)
+KIND = Kind(
+    programs=(("vllm", "serve"),),
+    ports=3,
+    stop_grace=10.0,
+    patterns=VLLM,
+    metrics=METRICS,
+    lora=LoraPaths("/v1/load_lora_adapter", "/v1/unload_lora_adapter"),
+)
 
 
 class Vllm:
@@ -51,7 +63,10 @@ class Vllm:
     def shards(self, placed: Placed) -> tuple[ShardSpec, ...]:
         """Return a shard for each seat; the first serves HTTP, the others only work."""
         return tuple(
-            shard(placed, rank, KIND, Launch(_args(placed, rank), _env(placed, rank), serves=rank == 0))
+            shard(
+                *(placed, rank, KIND),
+                Launch(_args(placed, rank), _env(placed, rank), serves=rank == 0, adapters=lora_adapters(placed)),
+            )
             for rank in range(len(placed.seats))
         )
 
@@ -64,6 +79,7 @@ def _args(placed: Placed, rank: int) -> tuple[str, ...]:
         *serves,
         *("--tensor-parallel-size", str(profile.tensor_parallel)),
         *("--pipeline-parallel-size", str(profile.pipeline_parallel)),
+        *(("--enable-lora",) if placed.model.adapters else ()),
         *(_copies(placed, rank) if profile.data_parallel > 1 else _gang(placed, rank)),
         *profile.args,
     )
@@ -99,6 +115,8 @@ def _env(placed: Placed, rank: int) -> dict[str, str]:
     seat = placed.seats[rank]
     patience = round(placed.profile.start_timeout * LONGEST_START)
     env = {**OFFLINE, "VLLM_NO_USAGE_STATS": "1", "VLLM_ENGINE_READY_TIMEOUT_S": str(patience)}
+    if placed.model.adapters:
+        env["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if len(placed.seats) > 1 and is_ip(seat.address):
         env["VLLM_HOST_IP"] = seat.address
     return env | network(placed, seat)

@@ -50,6 +50,17 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterReport:
+    """What an agent knows of a LoRA adapter that an engine is to have."""
+
+    name: str
+    loaded: bool
+    """The engine has one of this name; while `reason` says otherwise, perhaps the one of before."""
+    reason: str = ""
+    """Why it has not the one that is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
 class ShardReport:
     """What an agent knows of one shard."""
 
@@ -83,6 +94,12 @@ class ShardReport:
 
     It is not started again before it is ordered in a higher one.
     """
+    adapters: tuple[AdapterReport, ...] = ()
+    """Its LoRA adapters, once it is ready."""
+
+    def has_adapter(self, name: str) -> bool:
+        """Whether its engine answers requests for an adapter."""
+        return any(one.name == name and one.loaded for one in self.adapters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ class Endpoint:
     """What stands before `/v1` in its paths."""
     max_inflight: int | None = None
     """Most requests that it is given at once."""
+    adapters: tuple[tuple[str, str], ...] = ()
+    """LoRA adapters that it has: the name that clients ask for, and what the engine calls it."""
     key: str = ""
     """Name of the secret that it is sent as a bearer token; its value travels beside the table, to workers of this host."""
 
@@ -71,6 +73,8 @@ class RoutedModel:
     """Most requests to it that are being answered at once."""
     queue: int | None = None
     """Most requests that wait for a place at it; None leaves that to the limit over all models."""
+    adapts: ModelName | None = None
+    """For a LoRA adapter: the model whose endpoints answer for it, where they have it. Its limits are that model's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from llmgw.fleet.view import report_of
 from llmgw.plan.alarms import alarms_of
 from llmgw.plan.ends import finish_drains, move_ports, remove_unwanted, restart_gangs, why_withdrawn
 from llmgw.plan.left_out import left_out_by
+from llmgw.plan.lora import hold_adapters
 from llmgw.plan.publish import table_of
 from llmgw.plan.result import Action, Plan, Verb
 from llmgw.plan.rollout import call_off_drains, judge, retire
@@ -57,6 +58,7 @@ def decide(snapshot: Snapshot) -> Work:
     finish_drains(work)
     move_ports(work)
     restart_gangs(work)
+    hold_adapters(work)
     return work
 
 

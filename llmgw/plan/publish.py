@@ -52,6 +52,11 @@ def table_of(
         )
         for name, model in models.items()
     )
+    routed += tuple(
+        replace(base, name=ModelName(one.name), aliases=(), adapts=base.name)
+        for base in routed
+        for one in models[base.name].adapters
+    )
     table = EndpointTable(before.version, routed, endpoints, _settings(router))
     table = with_static(table, statics_of(snapshot.catalog))
     if table != before:
@@ -79,7 +84,19 @@ def _endpoint(catalog: Catalog, one: Replica, address: Address) -> Endpoint:
     spec = one.report.spec if one.report else one.spec
     process = f"{one.report.attempt}.{one.report.pid}" if one.report else ""
     most = _max_inflight(catalog, one)
-    return Endpoint(one.id, one.model, address, spec.served_name, process, max_inflight=most)
+    return Endpoint(
+        one.id, one.model, address, spec.served_name, process, max_inflight=most, adapters=_adapters(catalog, one)
+    )
+
+
+def _adapters(catalog: Catalog, one: Replica) -> tuple[tuple[str, str], ...]:
+    """Return the adapters that a replica's engine has, of those that its model wants."""
+    model, report = catalog.models.get(one.model), one.report
+    if model is None or report is None or not model.adapters:
+        return ()
+    asked_as = {each.name: each.asked_as for each in one.spec.adapters}
+    wanted = [each.name for each in model.adapters if each.name in asked_as]
+    return tuple((name, asked_as[name]) for name in wanted if report.has_adapter(name))
 
 
 def _max_inflight(catalog: Catalog, one: Replica) -> int | None:

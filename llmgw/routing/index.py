@@ -3,10 +3,13 @@
 Names are matched exactly, as clients of every engine expect. A name beats an alias, and the earlier model keeps an
 alias that two claim: the catalog refuses both cases, but a table from elsewhere must not route by chance. An endpoint
 of a model that the table does not list is not routed to: nobody said that it should serve.
+
+A LoRA adapter is a model with the endpoints of the one it adapts, those that have it. They keep their ids: what is in flight at
+an engine, and whether it can be reached, is the same for all that it serves.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from llmgw.base.ids import ReplicaId
 from llmgw.fleet.table import Address, Endpoint, EndpointTable, GatewaySettings, RoutedModel
@@ -50,6 +53,8 @@ def index_table(table: EndpointTable) -> TableIndex:
     by_name: dict[str, IndexedModel] = {}
     for model in table.models:
         found = tuple(ready[model.name])
+        if model.adapts is not None:
+            found += tuple(_adapted(model.name, ready.get(model.adapts, [])))
         limited = model.inflight is not None or any(one.max_inflight is not None for one in found)
         by_name[model.name] = IndexedModel(model, found, len(found) == 1 and not limited, limited)
     for model in table.models:
@@ -65,3 +70,11 @@ def index_table(table: EndpointTable) -> TableIndex:
         settings=table.settings,
         keep_alives=tuple(sorted({one.keep_alive for one in table.models if one.keep_alive is not None})),
     )
+
+
+def _adapted(adapter: str, endpoints: list[Endpoint]) -> Iterator[Endpoint]:
+    """Yield the endpoints that have an adapter, under the name that their engine has for it."""
+    for endpoint in endpoints:
+        name = dict(endpoint.adapters).get(adapter)
+        if name is not None:
+            yield replace(endpoint, served_name=name)

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 
 from llmgw import __version__
 from llmgw.agent.events import (
+    Adapt,
+    Adapted,
     CancelFetch,
     Event,
     Exited,
@@ -37,10 +39,11 @@ from llmgw.agent.events import (
     Tick,
 )
 from llmgw.agent.liveness import Pulse
+from llmgw.agent.lora import AdapterLook
 from llmgw.agent.state import AgentState
 from llmgw.base.ids import BootId, NodeName, ShardId
 from llmgw.base.time import Clock
-from llmgw.engines.shard import ShardSpec
+from llmgw.engines.shard import LoraAdapter, ShardSpec
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.report import Facts, Gpu, GpuUser, Reason
 from llmgw.runtime.latest import Latest
@@ -88,6 +91,8 @@ class Machine:
     local: bool = False
     """Whether it is the control plane's own host."""
     missing_weights: set[str] = field(default_factory=set)
+    adapters: dict[int, dict[str, LoraAdapter]] = field(default_factory=dict)
+    """Engine's pid -> LoRA adapters it has."""
     fetched: set[str] = field(default_factory=set)
     """Weights that were fetched to here."""
     foreign_ports: set[int] = field(default_factory=set)
@@ -319,6 +324,8 @@ class Agent:
                 self._start(instruction)
             case Probe():
                 self._tasks.job("probe", self._probe(instruction))
+            case Adapt():
+                self._tasks.job("adapt", self._adapt(instruction))
             case Stop():
                 self._tasks.job("stop", self._stop(instruction))
             case Reap():
@@ -349,7 +356,27 @@ class Agent:
         ready = any(one.pid == probe.pid and one.is_ready(now) for one in self.machine.alive)
         pulse = Pulse(answered=True, in_flight=0, tokens=0.0) if probe.figures else None
         text = "" if ready else "/health answers 503"
-        self.dispatch(Probed(probe.spec.shard, probe.attempt, ready, text, pulse=pulse))
+        look = None
+        if ready and probe.proof and probe.adapters is not None:
+            loaded = self.machine.adapters.setdefault(probe.pid, {})
+            wanted = {one.name: one for one in probe.adapters}
+            look = AdapterLook(
+                wanted=probe.adapters,
+                there=frozenset(loaded),
+                lacking=tuple(one for one in probe.adapters if loaded.get(one.name) != one),
+                surplus=tuple(sorted(loaded.keys() - wanted.keys())),
+            )
+        self.dispatch(Probed(probe.spec.shard, probe.attempt, ready, text, pulse=pulse, adapters=look))
+
+    async def _adapt(self, adapt: Adapt) -> None:
+        await asyncio.sleep(self.machine.between(0.01, 2.0))
+        engine = next((one for one in self.machine.alive if one.spec.shard == adapt.spec.shard), None)
+        if engine is not None:
+            loaded = self.machine.adapters.setdefault(engine.pid, {})
+            loaded.update((one.name, one) for one in adapt.load)
+            for name in adapt.unload:
+                loaded.pop(name, None)
+        self.dispatch(Adapted(adapt.spec.shard, adapt.attempt, {}))
 
     async def _stop(self, stop: Stop) -> None:
         engine = next((one for one in self.machine.alive if one.pid == stop.pid), None)

@@ -31,6 +31,8 @@ def restart_hash(model: Model, profile: Profile, engine: EngineDefinition | None
         "profile": _restarting(profile),
         "engine": _restarting(engine) if engine is not None else {},
     }
+    if model.adapters:
+        parts["lora"] = {"enabled": True}  # which ones is changed while it runs
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return RestartHash(hashlib.sha256(text.encode()).hexdigest()[:16])
 

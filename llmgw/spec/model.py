@@ -197,9 +197,10 @@ class Limits(SpecModel):
 class Adapter(SpecModel):
     """A LoRA adapter, served as a model of its own."""
 
-    name: Name = Field(description="Name that clients ask for.", json_schema_extra=planned(Impact.LIVE))
+    name: Name = Field(description="Name that clients ask for.", json_schema_extra=impact(Impact.LIVE))
     weights: Weights = Field(
-        description="Where the adapter's weights come from.", json_schema_extra=planned(Impact.LIVE)
+        description="Where the adapter's weights lie: a directory as PEFT writes it.",
+        json_schema_extra=impact(Impact.LIVE),
     )
 
 
@@ -268,8 +269,9 @@ class Model(SpecModel):
     )
     adapters: list[Adapter] = Field(
         default_factory=list,
-        description="LoRA adapters, each served as a model of its own.",
-        json_schema_extra=planned(Impact.LIVE),
+        description="LoRA adapters, each served as a model of its own and loaded while it serves; only the first one, and "
+        "removing the last, restarts it.",
+        json_schema_extra=impact(Impact.LIVE),
     )
     protect: bool = Field(
         False, description="No revision may remove it without saying so.", json_schema_extra=impact(Impact.NONE)

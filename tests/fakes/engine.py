@@ -24,6 +24,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 
 import httptools
 
@@ -197,6 +198,8 @@ class FakeEngine:
         self._server: asyncio.Server | None = None
         self._ready_at = 0.0
         self._exit: asyncio.TimerHandle | None = None
+        self.adapters: dict[str, str] = {}
+        """LoRA adapters: name -> path."""
         self.events = 0
         """Events of all generations so far: what a token counter would say."""
 
@@ -288,12 +291,43 @@ class Manners:
             case "/health":
                 return (503, "") if engine.dead else (200, "")
             case "/v1/models":
-                model = {"id": engine.alias, "object": "model", "created": CREATED, "owned_by": self.owned_by}
-                return 200, {"object": "list", "data": [model]}
+                common = {"object": "model", "created": CREATED, "owned_by": self.owned_by}
+                models = [{**common, "id": engine.alias, "root": "/weights", "parent": None}]
+                for name, place in engine.adapters.items():
+                    models.append({**common, "id": name, "root": place, "parent": engine.alias})
+                return 200, {"object": "list", "data": models}
             case "/metrics":
                 return 200, self.metrics(engine)
             case _:
                 return 404, {"error": "no such path"}
+
+    lora = ""
+    """What stands before `load_lora_adapter` in its path; empty for an engine without."""
+
+    def change_adapters(self, engine: FakeEngine, path: str, body: dict[str, object]) -> tuple[int, object]:
+        """Take or drop a LoRA adapter."""
+        name, place = str(body.get("lora_name")), str(body.get("lora_path"))
+        if path.endswith("/unload_lora_adapter"):
+            if name not in engine.adapters:
+                return self.adapter_fault(404, f"The lora adapter '{name}' cannot be found.")
+            del engine.adapters[name]
+            return 200, f"Success: LoRA adapter '{name}' removed successfully."
+        if name in engine.adapters and not self.replaces(body):
+            return self.adapter_fault(400, f"The lora adapter '{name}' has already been loaded.")
+        if not Path(place).is_dir():
+            return self.adapter_fault(404, f"No adapter found for {place}")
+        engine.adapters[name] = place
+        return 200, f"Success: LoRA adapter '{name}' added successfully."
+
+    def adapter_fault(self, status: int, text: str) -> tuple[int, object]:
+        return status, {"error": {"message": text, "type": "InvalidUserInput", "param": None, "code": status}}
+
+    def replaces(self, body: dict[str, object]) -> bool:
+        return body.get("load_inplace") is True
+
+    def adapter_asked_for(self, engine: FakeEngine, model: str) -> str:
+        """Return the adapter that a request names as its model; empty for none."""
+        return model if model in engine.adapters else ""
 
     def metrics(self, engine: FakeEngine) -> str:
         raise NotImplementedError
@@ -342,9 +376,10 @@ class Vllm(Manners):
         *("--api-server-count", "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size"),
         *("--data-parallel-size-local", "--data-parallel-address", "--data-parallel-rpc-port"),
         *("--data-parallel-start-rank", "--distributed-executor-backend", "--nnodes", "--node-rank", "--master-addr"),
-        *("--master-port", "--max-model-len", "--gpu-memory-utilization"),
+        *("--master-port", "--max-model-len", "--gpu-memory-utilization", "--max-lora-rank"),
     )
-    switches = ("--headless", "--enforce-eager", "--enable-prompt-tokens-details")
+    switches = ("--headless", "--enforce-eager", "--enable-prompt-tokens-details", "--enable-lora")
+    lora = "/v1" if os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING") == "1" else ""
     program = "vllm"
     owned_by = "vllm"
     taken = "OSError: [Errno 98] Address already in use"
@@ -385,9 +420,9 @@ class Vllm(Manners):
 class Sglang(Manners):
     flags = (
         *("--model-path", "--tp-size", "--pp-size", "--dp-size", "--nccl-port", "--nnodes", "--node-rank"),
-        *("--dist-init-addr", "--mem-fraction-static", "--context-length"),
+        *("--dist-init-addr", "--mem-fraction-static", "--context-length", "--max-lora-rank", "--lora-target-modules"),
     )
-    switches = ("--enable-metrics", "--enable-cache-report", "--is-embedding")
+    switches = ("--enable-metrics", "--enable-cache-report", "--is-embedding", "--enable-lora")
     program = "sglang"
     owned_by = "sglang"
     taken = "[Errno 98] error while attempting to bind on address: address already in use"
@@ -399,12 +434,25 @@ class Sglang(Manners):
 
     def complaint(self, options: argparse.Namespace) -> str:
         self.counts, self.rank = options.enable_metrics, int(options.node_rank or 0)
+        self.lora = "/" if options.enable_lora else ""
+        if options.enable_lora and not (options.max_lora_rank and options.lora_target_modules):
+            return "AssertionError: you need to specify both --max-lora-rank and --lora-target-modules"
         several, copies = int(options.nnodes or 1) > 1, int(options.dp_size or 1) > 1
         if several and copies:
             return "AssertionError: multi-node data-parallel replicas are not supported"
         if copies and options.nccl_port is not None:
             return "OSError: [Errno 98] address already in use: every copy was given one --nccl-port"
         return ""
+
+    def replaces(self, body: dict[str, object]) -> bool:
+        return False
+
+    def adapter_fault(self, status: int, text: str) -> tuple[int, object]:
+        return 400, {"success": False, "error_message": text}
+
+    def adapter_asked_for(self, engine: FakeEngine, model: str) -> str:
+        name = model.partition(":")[2]
+        return name if name in engine.adapters else ""
 
     async def told_to_end(self, engine: FakeEngine) -> None:
         """It takes requests on and says that it is not well, and ends once none runs, however long that takes."""
@@ -643,6 +691,9 @@ class Connection(asyncio.Protocol):
         if path == "/health" and switches.health_status is not None:
             engine.seen.probes += 1
             return switches.health_status, {"status": "told"}
+        lora = engine.manners.lora.rstrip("/")
+        if engine.manners.lora and path in {f"{lora}/load_lora_adapter", f"{lora}/unload_lora_adapter"}:
+            return engine.manners.change_adapters(engine, path, json.loads(bytes(self.body)))
         if path not in {"/health", "/v1/models", "/metrics", "/slots"}:
             return None
         engine.seen.probes += 1
@@ -694,7 +745,9 @@ class Connection(asyncio.Protocol):
         elif b'"stream"' in body and json.loads(body).get("stream") is True:
             self.start_stream(json.loads(body))
         else:
-            text = "x" * switches.body_bytes or f"{engine.alias} {os.getpid()} answers"
+            asked = json.loads(body).get("model", "") if engine.adapters and body.startswith(b"{") else ""
+            name = engine.manners.adapter_asked_for(engine, asked) or engine.alias
+            text = "x" * switches.body_bytes or f"{name} {os.getpid()} answers"
             self.whole_answer(text)
 
     def whole_answer(self, text: str) -> None:

@@ -176,6 +176,40 @@ def test_one_of_each_engine_alone(pair: Pair) -> None:
     for name in "vstc":
         lab.until(lambda name=name: lab.ready(name), f"{name} to be ready")
     assert [lab.ask(name).split()[0] for name in "vsc"] == ["v", "s", "c"]
+    serves_lora_adapters(lab)
+
+
+def serves_lora_adapters(lab: Lab) -> None:
+    """They come to engines that run, one that is broken is told and keeps nothing back, and one that changes is replaced."""
+    before = lab.left_over()
+    for path in ("lora/sql", "lora/fr", "lora/fr-2"):
+        (lab.weights / path).mkdir(parents=True)
+
+    def write(name: str, engine: str, **adapters: str) -> None:
+        listed = [{"name": one, "weights": {"path": path}} for one, path in adapters.items()]
+        wanted = {**json.loads(model(name, engine, gpu={"class": "h100"})), "adapters": listed}
+        wanted["rollout"] = {"strategy": "recreate"}  # both cards are taken
+        lab.write(f"models/{name}.yaml", json.dumps(wanted))
+
+    def served() -> list[str]:
+        with lab.client() as client:
+            return sorted(one.id for one in client.models.list())
+
+    write("v", "vllm", sql="lora/sql", lost="lora/none")
+    write("s", "sglang", fr="lora/fr")
+    lab.commit()
+    lab.until(lambda: {"sql", "fr"} <= set(served()) and lab.ready("v") and lab.ready("s"), "the adapters to be served")
+    assert [lab.ask(name).split()[0] for name in ("sql", "fr", "v", "s")] == ["sql", "fr", "v", "s"]
+    lab.until(lambda: "lora/none does not exist on this node" in json.dumps(lab.status()), "the reason to be told")
+    running = lab.left_over()
+    assert running.keys() != before.keys(), "the first adapter of a model restarts it"
+    write("s", "sglang", fr="lora/fr-2", sql2="lora/sql")
+    write("v", "vllm", lost="lora/none")
+    lab.commit()
+    lab.until(lambda: "sql2" in served() and "sql" not in served(), "the change")
+    lab.until(lambda: "serve adapter fr" not in json.dumps(lab.status()), "the changed adapter")
+    assert [lab.ask(name).split()[0] for name in ("fr", "sql2", "v")] == ["fr", "sql2", "v"]
+    assert lab.left_over().keys() == running.keys(), "the others come and go while it serves"
 
 
 def test_a_vllm_that_ends_with_status_0_has_failed_and_the_reason_is_told(pair: Pair) -> None:

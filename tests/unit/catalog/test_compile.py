@@ -309,6 +309,14 @@ WRONG = {
         MODEL + "aliases: [a, A]\n",
         ["7:14 alias 'A' repeats what line 7 says; remove it [duplicate-alias]"],
     ),
+    "adapter that is an alias": (
+        MODEL.replace("llamacpp", "vllm")
+        + "  gpu: {class: c}\naliases: [A]\nadapters: [{name: a, weights: {path: x}}]\n",
+        [
+            "7:16 GPU class 'c' is not declared; the Cluster's `gpu_classes` is empty [unknown-gpu-class]",
+            "9:19 adapter 'a' repeats what line 8 says; give it a name of its own [duplicate-adapter]",
+        ],
+    ),
     "alias that is the name": (
         MODEL + "aliases: [Qwen]\n",
         ["7:11 alias 'Qwen' repeats what line 3 says; remove it [duplicate-alias]"],

@@ -175,6 +175,20 @@ PROFILES: dict[str, tuple[str, list[str]]] = {
             "tokenizer beside the weights; give a `path` [engine-cannot]"
         ],
     ),
+    "adapters of an engine that serves none by name": (
+        profile(engine="llamacpp") + "adapters: [{name: sql, weights: {path: a}}]\n",
+        [
+            "m.yaml:7:11 llama.cpp serves no LoRA adapters by name, because its requests name them by number and not as a "
+            "model; serve each as a model of its own, with `--lora` in `args` [engine-cannot]"
+        ],
+    ),
+    "an adapter that is one file": (
+        profile(GPU, "tensor_parallel: 4")
+        + f"adapters: [{{name: sql, weights: {{url: 'https://h/f', sha256: {'a' * 64}}}}}]\n",
+        [
+            "m.yaml:9:39 an adapter is a directory, and a URL names one file; give a `path` [engine-cannot]",
+        ],
+    ),
     "an unknown engine": (
         profile(engine="vlm"),
         ["m.yaml:6:11 unknown engine 'vlm', did you mean 'vllm'? [unknown-engine]"],

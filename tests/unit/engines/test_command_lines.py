@@ -43,6 +43,7 @@ CASES: dict[str, tuple[Object, list[Object], int]] = {
         1,
     ),
     "vllm_two_nodes": (gang("vllm"), [], 2),
+    "vllm_lora": ({"engine": "vllm", "gpu": cards(1), "args": ["--max-lora-rank", "32"]}, [], 1),
     "vllm_copies_on_two_nodes": (
         gang("vllm", pipeline_parallel=1, tensor_parallel=2, data_parallel=4),
         [],
@@ -52,6 +53,7 @@ CASES: dict[str, tuple[Object, list[Object], int]] = {
     "sglang_tensor_parallel": ({"engine": "sglang", "gpu": cards(4), "tensor_parallel": 4}, [], 1),
     "sglang_data_parallel": ({"engine": "sglang", "gpu": cards(4), "tensor_parallel": 2, "data_parallel": 2}, [], 1),
     "sglang_two_nodes": (gang("sglang"), [], 2),
+    "sglang_lora": ({"engine": "sglang", "gpu": cards(1), "args": ["--max-lora-rank", "16"]}, [], 1),
     "tei": ({"engine": "tei", "gpu": cards(1), "args": ["--pooling", "cls"]}, [], 1),
     "tei_on_a_cpu": ({"engine": "tei"}, [], 1),
     "command": (
@@ -68,7 +70,8 @@ CASES: dict[str, tuple[Object, list[Object], int]] = {
 
 def shards(case: str, **changes: Any) -> tuple[ShardSpec, ...]:
     profile, engines, seats = CASES[case]
-    found = catalog(cluster(gpu_classes=CLASSES, engines=engines), model("m", profile=profile))
+    lora = [{"name": "sql", "weights": {"path": "lora/sql"}}] if case.endswith("_lora") else []
+    found = catalog(cluster(gpu_classes=CLASSES, engines=engines), model("m", profile=profile, adapters=lora))
     name = ModelName("m")
     wanted = found.models[name]
     one = wanted.profiles[0]
@@ -111,6 +114,9 @@ def shown(spec: ShardSpec) -> str:
     if spec.metrics is not None:
         names = (spec.metrics.running, spec.metrics.waiting, spec.metrics.prompt_tokens, spec.metrics.generation_tokens)
         lines.append(f"  figures: {' '.join(name or '-' for name in names)}")
+    if spec.lora is not None:
+        lines.append(f"  adapters: POST {spec.lora.load} and {spec.lora.unload}")
+        lines += [f"    {one.name} from {one.weights}, asked for as {one.asked_as}" for one in spec.adapters]
     lines.append(f"  stops within {spec.stop_grace:.0f} s")
     return "\n".join(lines) + "\n"
 

@@ -78,6 +78,17 @@ def test_the_clusters_own_engine_counts_where_it_restarts() -> None:
     assert hash_of(cluster(name="other", control={"interval": "9s"}), model("m")) == BASE
 
 
+def test_that_a_model_has_lora_adapters_counts_and_which_ones_does_not() -> None:
+    def with_adapters(*names: str) -> str:
+        adapters = [{"name": name, "weights": {"path": f"lora/{name}"}} for name in names]
+        profile = {"engine": "vllm", "gpu": {"class": "h100"}}
+        classes = [{"name": "h100", "match": ["NVIDIA H100*"]}]
+        return hash_of(cluster(gpu_classes=classes), model("m", profile=profile, adapters=adapters))
+
+    assert with_adapters("a") == with_adapters("a", "b") == with_adapters("c")
+    assert with_adapters() != with_adapters("a")
+
+
 def test_the_order_of_env_does_not_count() -> None:
     first, second = ({"A": "1", "B": "2"}, {"B": "2", "A": "1"})
     assert hash_of(model("m", profile={"env": first})) == hash_of(model("m", profile={"env": second}))
