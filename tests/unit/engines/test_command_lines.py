@@ -12,6 +12,7 @@ import pytest
 from llmgw.agent.shard import LONGEST_START
 from llmgw.base.ids import ModelName, NodeName, replica_id
 from llmgw.engines.adapter import ENGINES
+from llmgw.engines.facts import FACTS
 from llmgw.engines.placed import Placed, Seat
 from llmgw.engines.shard import ShardSpec
 from llmgw.spec.cluster import Backoff
@@ -176,3 +177,40 @@ def test_addresses_of_version_6_are_written_so_that_a_port_can_follow() -> None:
     seats = tuple(Seat(NodeName(name), 20000, address=f"fd00::{name}") for name in ("a", "b"))
     assert "[fd00::a]:20002" in shards("sglang_two_nodes", seats=seats)[1].args
     assert "fd00::a" in shards("vllm_two_nodes", seats=seats)[1].args
+
+
+RELEASES: dict[str, tuple[str, ...]] = {
+    "llamacpp": ("b11434",),
+    "vllm": ("0.10.2", "0.16.0", "0.22.1", "0.33.0"),
+    "sglang": ("0.5.5", "0.5.10", "0.5.23"),
+    "tei": ("1.9.3",),
+}
+"""Releases whose flags are in `flags/`, oldest first: read from their sources, TEI's as far as they are of use here."""
+NEEDS = {"vllm_two_nodes": "0.16.0"}
+"""Cases that older releases cannot do, as the adapter's docstring says."""
+
+
+def flags_of(engine: str, release: str) -> set[str]:
+    return set((GOLDEN.parent / f"flags/{engine}-{release}.txt").read_text().split())
+
+
+@pytest.mark.parametrize(
+    ("case", "release"),
+    [(case, release) for case, (profile, _, _) in CASES.items() for release in RELEASES.get(profile["engine"], ())],
+)
+def test_a_command_line_has_only_flags_that_a_release_takes(case: str, release: str) -> None:
+    engine = CASES[case][0]["engine"]
+    used = {arg for spec in shards(case) for arg in spec.args if arg.startswith("-")}
+    unknown = used - flags_of(engine, release)
+    releases = RELEASES[engine]
+    if releases.index(release) < releases.index(NEEDS.get(case, releases[0])):
+        assert unknown == {"--nnodes", "--node-rank", "--master-addr", "--master-port"}
+    else:
+        assert unknown == set()
+
+
+@pytest.mark.parametrize("engine", RELEASES)
+def test_flags_that_an_operator_may_not_set_are_some_releases_flags(engine: str) -> None:
+    known = set().union(*(flags_of(engine, release) for release in RELEASES[engine]))
+    abbreviated = {"-p", "--dp", "--tp", "--pp"}  # short ones of TEI, and prefixes that argparse takes
+    assert set(FACTS[engine].own_flags) - known <= abbreviated
