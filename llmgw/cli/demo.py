@@ -83,7 +83,7 @@ def _steps(watch: "_Watch") -> tuple[str, int]:
     _say("starting", f"llama.cpp as process {engine}")
     watch.until("ready", lambda status: status["replicas"] and status["replicas"][0]["phase"] == "ready")
     _say("ready", "the engine answers for this model")
-    watch.until("serving", lambda status: status["models"] and status["models"][0]["ready"] and _answers(base))
+    watch.until("serving", lambda status: any(one["ready"] for one in status["models"]) and _answers(base))
     _say("serving", f"OpenAI-compatible at {base}")
     return base, engine
 
