@@ -12,7 +12,7 @@ import typer
 from llmgw.adapters.dir_source import read_directory
 from llmgw.adapters.document_cache import documents_of
 from llmgw.adapters.git_index import in_hook, is_own_commit, read_index
-from llmgw.catalog.compile import Accepted, Compiler
+from llmgw.catalog.compile import Accepted, Compiler, Rejected
 from llmgw.catalog.problems import Problem
 from llmgw.catalog.source import SourceFailed, SourceTree
 from llmgw.cli.outcomes import FAILED, Failed, WrongUsage
@@ -53,7 +53,7 @@ def validate_directory(directory: Path, output: str, *, index: bool | None = Non
     with documents_of(directory) as memory:
         outcome = Compiler(memory).compile(tree)
     valid = isinstance(outcome, Accepted)
-    problems = outcome.warnings if isinstance(outcome, Accepted) else outcome.problems
+    problems = outcome.problems if isinstance(outcome, Rejected) else (*outcome.warnings, *_of_weights(tree, outcome))
     if output in ("github", "sarif"):  # read from the repository's root, where CI runs
         problems = tuple(replace(one, path=_from_here(directory, one.path)) for one in problems)
     if problems or output != "text":
@@ -67,6 +67,12 @@ def validate_directory(directory: Path, output: str, *, index: bool | None = Non
         )
     if not valid:
         raise typer.Exit(FAILED)
+
+
+def _of_weights(tree: SourceTree, outcome: Accepted) -> Iterable[Problem]:
+    from llmgw.cli.fit import too_small_here
+
+    return too_small_here(tree, outcome.catalog)
 
 
 def _from_here(directory: Path, path: str) -> str:

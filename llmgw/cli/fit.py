@@ -12,6 +12,8 @@ from typing import Any
 
 from llmgw.agent.shapes import shape_of
 from llmgw.catalog.addresses import BadAddress, NoSuchObject, locate
+from llmgw.catalog.catalog import Catalog
+from llmgw.catalog.problems import Problem
 from llmgw.catalog.render import render_text
 from llmgw.catalog.source import SourceTree
 from llmgw.catalog.validation import validate
@@ -19,6 +21,7 @@ from llmgw.cli.directory import tree_of
 from llmgw.cli.outcomes import Failed, WrongUsage
 from llmgw.engines.fit import GIB, Fit, fit, smallest
 from llmgw.engines.shape import Shape, Unsized
+from llmgw.engines.sizing import too_small
 from llmgw.spec.cluster import Cluster
 from llmgw.spec.model import Model
 from llmgw.spec.profile import Profile
@@ -56,6 +59,38 @@ def show_fit(
         print("".join(f"not counted: {note}\n" for note in shape.notes), end="")
     if all(row.get("fits") is False for row in rows):
         raise Failed(f"{model.name} fits by none of its profiles; shorten its context, or give it more or larger cards")
+
+
+def too_small_here(tree: SourceTree, catalog: Catalog) -> tuple[Problem, ...]:
+    """Return a warning for each profile whose weights lie on this machine and cannot run on a card of its class.
+
+    Where they lie elsewhere the nodes that have them say so, and the plan has the reason.
+    """
+    memory = {each.name: each.memory for each in catalog.cluster.gpu_classes if each.memory}
+    roots = {Path(node.weights_dir) for node in catalog.nodes.values() if node.local and node.weights_dir}
+    found = []
+    for name, model in catalog.models.items():
+        for index, profile in enumerate(model.profiles):
+            card = memory.get(profile.gpu.gpu_class, 0) if profile.gpu else 0
+            seen = _seen(model, roots) if card else None
+            why = too_small(profile, card, seen.weights, seen) if seen is not None else ""
+            if why:
+                document = locate(tree, f"model/{name}").document
+                found.append(document.problem(("profiles", index), "too-small", why, "warning"))
+    return tuple(found)
+
+
+def _seen(model: Model, roots: set[Path]) -> Shape | None:
+    """Return the shape of a model's weights if they lie on this machine and can be read."""
+    said = Path(model.weights.path or "")
+    if not model.weights.path:
+        return None
+    for path in [said] if said.is_absolute() else [root / said for root in sorted(roots)]:
+        try:
+            return shape_of(path)
+        except (Unsized, OSError):
+            continue
+    return None
 
 
 def _model(tree: SourceTree, address: str) -> Model:

@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 import pytest
 
+from llmgw.cli.directory import validate_directory
 from llmgw.cli.fit import shape_of, show_fit
 from llmgw.cli.outcomes import Failed, WrongUsage
 from llmgw.engines.shape import Unsized
@@ -150,3 +151,28 @@ def test_a_broken_config_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(Unsized):
         shape_of(tmp_path)
+
+
+def test_validate_warns_of_a_profile_that_cannot_run_where_the_weights_are_at_hand(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = weights(tmp_path)
+    cluster = tmp_path / "cluster"
+    cluster.mkdir()
+    both = "{name: a, engine: vllm, gpu: {class: small}}\n  - {name: b, engine: vllm, gpu: {class: middle}}"
+    directory(cluster, both, path=str(place))
+    validate_directory(cluster, "text", index=False)
+    said = capsys.readouterr()
+    assert said.out.splitlines()[0] == (
+        "m.yaml:6:5 warning: a card of 16.0 GiB is too small: its weights take 15.0 GiB of the 14.7 GiB that the engine may "
+        "have, and a request of full length 16.0 GiB (see `llmgw fit`)"
+    )
+    assert "m.yaml:7" not in said.out
+    assert "valid: cluster c" in said.err
+    directory(cluster, both, path="weights")
+    validate_directory(cluster, "text", index=False)
+    assert "too small" not in capsys.readouterr().out, "nobody knows where a relative path begins"
+    node = f"apiVersion: llmgw/v1\nkind: Node\nname: n\nlocal: true\nweights_dir: {tmp_path}\n"
+    (cluster / "n.yaml").write_text(node)
+    validate_directory(cluster, "text", index=False)
+    assert "too small" in capsys.readouterr().out
