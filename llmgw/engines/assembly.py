@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llmgw.base.ids import ModelName, shard_id
+from llmgw.engines.exits import CONTAINER
 from llmgw.engines.placed import Placed, Seat
 from llmgw.engines.shard import INTERFACE, ExitPattern, Fetch, MetricNames, RestartPolicy, ShardSpec, fetched_name
 from llmgw.spec.common import Secret
@@ -28,6 +29,8 @@ class Kind:
 
     programs: tuple[tuple[str, ...], ...]
     """Its own, first found wins; a `command` in the profile or the cluster stands in their place."""
+    in_image: tuple[str, ...]
+    """What is run in an image instead of its entry point, which has changed with releases; empty where that one is right."""
     ports: int
     stop_grace: float
     """Seconds after SIGTERM; the gateway has drained before, so this is what an idle engine takes."""
@@ -51,7 +54,6 @@ def shard(placed: Placed, rank: int, kind: Kind, launch: Launch) -> ShardSpec:
     """Return the spec of the shard with this rank."""
     model, profile, seat = placed.model, placed.profile, placed.seats[rank]
     definition, backoff, weights = placed.definition, placed.backoff, placed.model.weights
-    command = command_of(placed)
     env = {**launch.env, **(definition.env if definition else {}), **profile.env}
     fetch = Fetch(weights.url, weights.sha256) if weights.url and weights.sha256 else None
     path = fetched_name(fetch.url, fetch.sha256) if fetch else weights.path
@@ -63,7 +65,7 @@ def shard(placed: Placed, rank: int, kind: Kind, launch: Launch) -> ShardSpec:
         profile=profile.name,
         rank=rank,
         hash=placed.hash,
-        programs=(command,) if command else kind.programs,
+        programs=_programs(placed, kind),
         args=launch.args,
         env={name: value for name, value in env.items() if isinstance(value, str)},
         weights=path,
@@ -76,7 +78,7 @@ def shard(placed: Placed, rank: int, kind: Kind, launch: Launch) -> ShardSpec:
         start_timeout=profile.start_timeout,
         stop_grace=kind.stop_grace,
         restarts=RestartPolicy(backoff.base, backoff.max, backoff.give_up_after, backoff.reset_after),
-        exit_patterns=kind.patterns,
+        exit_patterns=kind.patterns if profile.runtime == "process" else (*CONTAINER, *kind.patterns),
         host=seat.host,
         ports=kind.ports,
         gpus=seat.gpus,
@@ -86,13 +88,29 @@ def shard(placed: Placed, rank: int, kind: Kind, launch: Launch) -> ShardSpec:
         fetch=fetch,
         shards=len(placed.seats),
         incarnation=placed.incarnation,
+        runtime=profile.runtime,
+        image=profile.image or "",
     )
 
 
+def _programs(placed: Placed, kind: Kind) -> tuple[tuple[str, ...], ...]:
+    command = command_of(placed)
+    if command:
+        return (command,)
+    if placed.profile.runtime == "process":
+        return kind.programs
+    return (kind.in_image,) if kind.in_image else ()
+
+
 def command_of(placed: Placed) -> tuple[str, ...] | None:
-    """Return what is run instead of the engine's own program, if anything is."""
+    """Return what is run instead of the engine's own program, if anything is.
+
+    The cluster's definition names a program on its nodes; in an image, that path is another one or none.
+    """
     if placed.profile.command is not None:
         return tuple(placed.profile.command)
+    if placed.profile.runtime != "process":
+        return None
     definition = placed.definition
     return tuple(definition.command) if definition is not None and definition.command is not None else None
 

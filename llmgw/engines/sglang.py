@@ -15,6 +15,9 @@ Over several nodes all run the same command; rank 0 serves, and the others have 
 nodes is refused by SGLang itself unless it is that of attention, which is set in `args`. The rendezvous port is passed:
 `--nccl-port` on one node, `--dist-init-addr` over several (from which on attention's data parallelism takes 8 more). Not for
 `--dp-size` above 1: every copy would be given the same one, so SGLang must choose by itself, from 22000 to 29999.
+
+Its image (lmsysorg/sglang) starts nothing by itself, so `sglang serve` is run by name; older than 0.5.5 there is no such
+command, and the profile's `command` has to say another.
 """
 
 from llmgw.engines.assembly import OFFLINE, Kind, Launch, is_ip, join, network, shard
@@ -37,7 +40,14 @@ METRICS = MetricNames(
 )
 CACHED = "--enable-cache-report"
 """Without it, no usage says how many tokens of a prompt were cached."""
-KIND = Kind(programs=(("sglang", "serve"),), ports=16, stop_grace=30.0, patterns=SGLANG, metrics=METRICS)
+KIND = Kind(
+    programs=(("sglang", "serve"),),
+    in_image=("sglang", "serve"),
+    ports=16,
+    stop_grace=30.0,
+    patterns=SGLANG,
+    metrics=METRICS,
+)
 
 
 class Sglang:

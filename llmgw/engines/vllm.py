@@ -16,6 +16,9 @@ backend's `--nnodes`; data parallelism has its own flags, and gives each node wh
 catalog: it needs a cluster that the operator starts. NCCL and gloo open ports of their own choice between the nodes of a
 gang, so the nodes must reach each other on all of them. Not passed: the port by which the copies of data parallelism meet
 inside one node (29500 and up, searched for by vLLM itself); no flag for it is known.
+
+In an image `vllm serve` is run by name: the entry point of vllm/vllm-openai is that now, and was
+`python3 -m vllm.entrypoints.openai.api_server`, which takes no positional model; the script is in both, being the package's.
 """
 
 from llmgw.engines.assembly import OFFLINE, Kind, Launch, is_ip, network, shard
@@ -39,7 +42,14 @@ METRICS = MetricNames(
 """The same from 0.10.2 to 0.33. One series a rank of data parallelism, so they are added up; they move with every token."""
 CACHED = "--enable-prompt-tokens-details"
 """Without it, no usage says how many tokens of a prompt were cached. From 0.10.2, at least, to 0.33."""
-KIND = Kind(programs=(("vllm", "serve"),), ports=3, stop_grace=10.0, patterns=VLLM, metrics=METRICS)
+KIND = Kind(
+    programs=(("vllm", "serve"),),
+    in_image=("vllm", "serve"),
+    ports=3,
+    stop_grace=10.0,
+    patterns=VLLM,
+    metrics=METRICS,
+)
 
 
 class Vllm:
