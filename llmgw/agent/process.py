@@ -357,7 +357,7 @@ class Processes:
         if record is None or record.spec.runtime == "process":
             return ()
         removed = await container_programs.remove(record.spec.runtime, self._agent_id, shard)
-        ran = self._container(shard, attempt) is not None
+        ran = (shard, attempt) in self._containers
         if not removed:
             log.warning("a container could not be removed", extra={"shard": shard, "attempt": attempt, "ran": ran})
         if not removed and not ran:

@@ -44,7 +44,7 @@ from llmgw.agent.process import NO_DEVICES, Processes, Spawned
 from llmgw.agent.state import AgentState
 from llmgw.base.ids import NodeName, ShardId
 from llmgw.base.time import Clock
-from llmgw.engines.exits import PORT_TAKEN, classify
+from llmgw.engines.exits import CONTAINER, PORT_TAKEN, classify
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.report import Adoptions, Facts, Reason, Report
@@ -331,7 +331,8 @@ class Runner:
                 log.info("engine ended as asked", extra={"shard": spec.shard, "attempt": attempt, "pid": pid})
                 return
             tail = self._disk.tail(spec.shard, attempt, TOLD_LINES)
-            code, text = classify(spec.exit_patterns, ending.code, ending.text, tail)
+            patterns = spec.exit_patterns if spec.runtime == "process" else (*CONTAINER, *spec.exit_patterns)
+            code, text = classify(patterns, ending.code, ending.text, tail)
             if code == PORT_TAKEN:
                 holder = port_taken(spec.port, spec.host, spec.ports)
                 text = f"{text}; {holder.text}" if holder is not None else text

@@ -35,6 +35,7 @@ PAUSE = 1.0
 LOOK = 0.1
 """Seconds between two looks whether the container exists; most of a start may be the image's way here."""
 TAIL = 8192
+KILLED = 128 + signal.SIGKILL
 ENDING = (
     signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGHUP, signal.SIGILL, signal.SIGINT, signal.SIGKILL, signal.SIGPIPE,
     signal.SIGQUIT, signal.SIGSEGV, signal.SIGTERM,
@@ -87,6 +88,7 @@ class Tender:
         code = self._client.wait()
         self._over.set()
         watch.join()
+        looked_twice = False
         while True:
             state = self._look()
             if state.status in ALIVE:
@@ -96,6 +98,8 @@ class Tender:
                     [self._program, "attach", "--no-stdin", "--sig-proxy=false", self._name], stdin=subprocess.DEVNULL
                 )
                 code = self._client.wait()
+            elif state.code == KILLED and not state.for_memory and not looked_twice:
+                looked_twice = True  # a removal kills first, and whoever removed it is the better reason
             elif state.status or state.absent or not self._lives(state):
                 return self._ended(state, code)
             time.sleep(PAUSE)

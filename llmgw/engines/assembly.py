@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llmgw.base.ids import ModelName, shard_id
-from llmgw.engines.exits import CONTAINER
 from llmgw.engines.placed import Placed, Seat
 from llmgw.engines.shard import INTERFACE, ExitPattern, Fetch, MetricNames, RestartPolicy, ShardSpec, fetched_name
 from llmgw.spec.common import Secret
@@ -78,7 +77,7 @@ def shard(placed: Placed, rank: int, kind: Kind, launch: Launch) -> ShardSpec:
         start_timeout=profile.start_timeout,
         stop_grace=kind.stop_grace,
         restarts=RestartPolicy(backoff.base, backoff.max, backoff.give_up_after, backoff.reset_after),
-        exit_patterns=kind.patterns if profile.runtime == "process" else (*CONTAINER, *kind.patterns),
+        exit_patterns=kind.patterns,
         host=seat.host,
         ports=kind.ports,
         gpus=seat.gpus,
