@@ -142,7 +142,7 @@ def container_argv_of(
         shared_memory=container.shared_memory(),
     )
     run = container.arguments(spec, wanted)
-    return [sys.executable, "-m", "llmgw.agent.tender", name, str(id_file), str(note), *run]
+    return [sys.executable, "-m", "llmgw.agent.tender", str(id_file), str(note), *run]
 
 
 def _missing(program: str) -> Reason:

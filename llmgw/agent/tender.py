@@ -13,7 +13,7 @@ known only from the daemon.
 
 Imports nothing but the standard library: one of these lives beside each container for as long as that does.
 
-    python -m llmgw.agent.tender NAME ID_FILE NOTE PROGRAM run …
+    python -m llmgw.agent.tender ID_FILE NOTE PROGRAM run …
 """
 
 import os
@@ -67,8 +67,7 @@ class State:
 class Tender:
     """One container. `run` it once, in the main thread."""
 
-    def __init__(self, name: str, id_file: Path, note: Path, run: list[str]) -> None:
-        self._name = name
+    def __init__(self, id_file: Path, note: Path, run: list[str]) -> None:
         self._id_file = id_file
         self._note = note
         self._run = run
@@ -95,7 +94,7 @@ class Tender:
                 self._take_note_of(state.pid)
                 say(f"the client of {self._short} ended with status {code} and the container runs on; attaching again")
                 self._client = subprocess.Popen(
-                    [self._program, "attach", "--no-stdin", "--sig-proxy=false", self._name], stdin=subprocess.DEVNULL
+                    [self._program, "attach", "--no-stdin", "--sig-proxy=false", self._id], stdin=subprocess.DEVNULL
                 )
                 code = self._client.wait()
             elif state.code == KILLED and not state.for_memory and not looked_twice:
@@ -106,14 +105,25 @@ class Tender:
 
     def terminate(self, *_: object) -> None:
         """Pass SIGTERM on to the container; before there is one, end what would start it."""
-        if self._id_file.exists():
+        if self._id:
             subprocess.Popen(
-                [self._program, "kill", "--signal", "TERM", self._name],
+                [self._program, "kill", "--signal", "TERM", self._id],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
             )
         elif self._client is not None:
             self._client.kill()
+
+    @property
+    def _id(self) -> str:
+        """The container's id; empty before it was created: while the image is on its way, docker's file is there and empty.
+
+        Only this says which container is ours; under our name there may be another's.
+        """
+        try:
+            return self._id_file.read_text().strip()
+        except OSError:
+            return ""
 
     @property
     def _short(self) -> str:
@@ -123,7 +133,7 @@ class Tender:
         """Whether it may still run although nobody says so."""
         if self._pid:
             return start_ticks(self._pid) is not None
-        return self._id_file.exists() and bool(UNHEARD.search(silent.text))
+        return bool(self._id and UNHEARD.search(silent.text))
 
     def _ended(self, state: State, code: int) -> int:
         if not self._pid and state.status in ("", "created", "initialized", "configured"):
@@ -142,9 +152,12 @@ class Tender:
         return state.code
 
     def _look(self) -> State:
+        known = self._id
+        if not known:
+            return State("", text="no such container")
         try:
             said = subprocess.run(
-                [self._program, "container", "inspect", "--format", STATE, self._name],
+                [self._program, "container", "inspect", "--format", STATE, known],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -161,7 +174,7 @@ class Tender:
     def _take_note(self) -> None:
         """Wait until the container runs, and write down what it is. Its client may be busy with the image for long."""
         while not self._over.wait(LOOK):
-            if self._id_file.exists():
+            if self._id:
                 state = self._look()
                 if state.status in ALIVE:
                     self._take_note_of(state.pid)
@@ -175,7 +188,7 @@ class Tender:
             return
         temporary = self._note.with_suffix(".tmp")
         try:
-            temporary.write_text(f"{self._id_file.read_text().strip()} {pid} {ticks}\n")
+            temporary.write_text(f"{self._id} {pid} {ticks}\n")
             temporary.replace(self._note)
         except OSError as error:
             say(f"cannot write {self._note}: {error.strerror}")
@@ -210,8 +223,8 @@ def say(text: str) -> None:
 
 def main(argv: list[str]) -> int:
     """Stand for a container until it ends."""
-    name, id_file, note, *run = argv
-    tender = Tender(name, Path(id_file), Path(note), run)
+    id_file, note, *run = argv
+    tender = Tender(Path(id_file), Path(note), run)
     signal.signal(signal.SIGTERM, tender.terminate)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)

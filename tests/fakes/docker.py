@@ -269,6 +269,13 @@ class Client:
         if cid_file.exists():
             text = f"container ID file found, make sure the other container isn't running or delete {cid_file}"
             return self.fails(text, 125, f"{self.program}: ")
+        cid_file.touch()  # it is there from the beginning, and empty until there is a container
+        status = self.run_image(flags, image, args, cid_file)
+        if not cid_file.read_text():
+            cid_file.unlink()
+        return status
+
+    def run_image(self, flags: dict[str, list[str]], image: str, args: list[str], cid_file: Path) -> int:
         images = json.loads((self.root / "images.json").read_text())
         if not _present(self.root, image).exists():
             print(f"Unable to find image '{image}' locally", file=sys.stderr, flush=True)
@@ -421,6 +428,7 @@ class Client:
             if one["status"] == "running" and not force:
                 return self.fails(f'cannot remove container "{name}": container is running', 1)
             _end(one)
+            _until(lambda cid=one["id"]: (_find(self.root, cid) or {"status": ""})["status"] != "running", 5.0)
             for path in (self.root / "containers").glob(f"{one['id']}.*"):
                 path.unlink()
             print(name)
