@@ -175,6 +175,11 @@ class Disk:
                 continue  # written over at the next start; its process is found by its marker, as a stray
         return found
 
+    def container_files(self, shard: ShardId, attempt: int) -> tuple[Path, Path]:
+        """Return where a container's id is written, and the note of the process that stands for it."""
+        stem = self.root / "shards" / f"{shard}.{attempt}"
+        return stem.with_name(f"{stem.name}.id"), stem.with_name(f"{stem.name}.container")
+
     def log_path(self, shard: ShardId, attempt: int) -> Path:
         """Return where an attempt's output goes; older attempts beyond those kept are removed."""
         directory = self.root / "logs" / shard

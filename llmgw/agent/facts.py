@@ -11,7 +11,7 @@ import os
 import platform
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -19,11 +19,11 @@ from typing import TypeVar
 import psutil
 
 from llmgw import __version__
-from llmgw.agent import procfs
+from llmgw.agent import container_programs, procfs
 from llmgw.agent.inventory import Inventory, weights_below
 from llmgw.agent.shapes import Shapes
 from llmgw.engines.shape import Shape
-from llmgw.fleet.report import Adoptions, Facts, Program
+from llmgw.fleet.report import Adoptions, Containers, Facts, Program
 from llmgw.runtime.latest import Latest
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class NodeFacts:
         own_ports: Callable[[], frozenset[int]],
         inventory: Inventory | None = None,
         scan: Callable[[Path], Mapping[str, int]] = weights_below,
+        containers: Callable[[], Awaitable[tuple[Containers, ...]]] = container_programs.all_there,
     ) -> None:
         """`own_ports` says which ports the agent's engines have now; asked on the loop's thread."""
         self._weights_dir = weights_dir
@@ -71,6 +72,8 @@ class NodeFacts:
         # the first report must not offer a stranger's port; this takes milliseconds
         self._looked = _Looked(foreign=frozenset(procfs.listening_ports()))
         self._programs: tuple[Program, ...] = ()
+        self._ask_for_containers = containers
+        self._containers: tuple[Containers, ...] | None = None
         self._memory = memory_limit(psutil.virtual_memory().total, _memberships(), CGROUP)
         self._kick = asyncio.Event()
         self.changes = Latest(0)
@@ -134,6 +137,7 @@ class NodeFacts:
             shapes=self._looked.shapes,
             cgroups=cgroups,
             adoptions=adoptions or Adoptions(),
+            containers=self._containers,
         )
 
     @property
@@ -159,11 +163,12 @@ class NodeFacts:
                 shapes=shapes,
             )
 
-        before = (self._looked.foreign, self._looked.weights, self._programs)
+        before = (self._looked.foreign, self._looked.weights, self._programs, self._containers)
         self._looked = await aside(looked)
         if all_of_it:
             self._programs = await self._inventory.programs()
-        if before != (self._looked.foreign, self._looked.weights, self._programs):
+            self._containers = await self._ask_for_containers()
+        if before != (self._looked.foreign, self._looked.weights, self._programs, self._containers):
             self.changes.set(self.changes.value + 1)
 
 

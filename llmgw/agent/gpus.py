@@ -9,11 +9,12 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Protocol, assert_never
 
-from llmgw.agent import procfs
+from llmgw.agent import container, procfs
 from llmgw.agent.amd import AmdSmi
 from llmgw.agent.cards import NO_INDEX, NOISE, Maker, Reading, condemning, differs, seen
+from llmgw.agent.container import Devices
 from llmgw.agent.driver import NvmlDriver
 from llmgw.base.ids import ShardId
 from llmgw.fleet.report import Gpu, Reason
@@ -155,6 +156,28 @@ class Gpus:
                 if source.there or self._cards[source.maker]:
                     hidden |= NO_CARDS[source.maker]
             return hidden
+        found = self._wanted(uuids)
+        if isinstance(found, Reason):
+            return found
+        maker, cards = found
+        indices = ",".join(str(gpu.index) for gpu in cards)
+        match maker:
+            case Maker.NVIDIA:
+                return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": indices}
+            case Maker.AMD:
+                return {"HIP_VISIBLE_DEVICES": indices}
+            case _:
+                assert_never(maker)
+
+    def devices(self, uuids: tuple[str, ...], runtime: str) -> Devices | Reason:
+        """Return what gives a container these cards and no others; or why it cannot have them."""
+        if not uuids:
+            return container.devices(runtime, None, ())
+        found = self._wanted(uuids)
+        return found if isinstance(found, Reason) else container.devices(runtime, *found)
+
+    def _wanted(self, uuids: tuple[str, ...]) -> tuple[Maker, list[Gpu]] | Reason:
+        """Return these cards, which are one maker's, in this order."""
         found: list[tuple[Maker, Gpu]] = []
         for uuid in uuids:
             one = next(((maker, gpu) for maker, gpus in self._cards.items() for gpu in gpus if gpu.uuid == uuid), None)
@@ -163,13 +186,10 @@ class Gpus:
             if one[1].unhealthy:
                 return Reason("gpu_unhealthy", f"{_named(one[1])}: {one[1].unhealthy}")
             found.append(one)
-        indices = ",".join(str(gpu.index) for _, gpu in found)
         makers = {maker for maker, _ in found}
-        if makers == {Maker.NVIDIA}:
-            return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": indices}
-        if makers == {Maker.AMD}:
-            return {"HIP_VISIBLE_DEVICES": indices}
-        return Reason("gpu_unhealthy", "cards of two makers cannot serve one engine; give it cards of one")
+        if len(makers) > 1:
+            return Reason("gpu_unhealthy", "cards of two makers cannot serve one engine; give it cards of one")
+        return makers.pop(), [gpu for _, gpu in found]
 
     async def released(self, uuids: tuple[str, ...], pids: frozenset[int], patience: float) -> str:
         """Wait until nothing of these processes is left on these cards; return what is left after `patience` seconds.

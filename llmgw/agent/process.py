@@ -4,22 +4,26 @@ Engines are session leaders with their output in a file: they outlive the agent,
 neither `asyncio`'s subprocess transport (it kills its process when it is closed) nor `subprocess.Popen` fits;
 `posix_spawn` leaves nothing behind but a pid. The end of a process is noticed by a pidfd, which works for our own
 children and for adopted ones alike; only for children does the kernel also tell how they ended.
+
+A container is started and watched like any process: what is started is `tender`, which stands for it. Different are only the
+command line, what counts as part of the attempt, and that the end of one is docker's word, too, that nothing is left.
 """
 
 import asyncio
 import logging
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
-from llmgw.agent import cgroup, endings, interfaces, procfs
+from llmgw.agent import cgroup, container, container_programs, endings, procfs
 from llmgw.agent.cgroup import Cgroups
+from llmgw.agent.container import Container, Devices
 from llmgw.agent.disk import Disk, Record
 from llmgw.agent.endings import Ending
-from llmgw.agent.launch import argv_of, launch
+from llmgw.agent.launch import MARK_AGENT, MARK_ATTEMPT, MARK_HASH, MARK_SHARD, Attempt, launch, start_of
 from llmgw.agent.ports import port_taken
 from llmgw.agent.secrets import Secrets
 from llmgw.base.ids import ShardId
@@ -27,18 +31,7 @@ from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.report import Reason
 
 log = logging.getLogger(__name__)
-MARK_AGENT = "LLMGW_AGENT"
-MARK_SHARD = "LLMGW_SHARD"
-MARK_ATTEMPT = "LLMGW_ATTEMPT"
-MARK_HASH = "LLMGW_HASH"
-MARK_CAUSE = "LLMGW_CAUSE"
-
-PASSED_ON = (
-    "CUDA_HOME", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "SSL_CERT_DIR",
-    "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "XDG_CACHE_HOME",
-)  # fmt: skip
-"""What an engine inherits of the agent's environment. Everything else could change it unseen (LLAMA_ARG_*, PORT, …)."""
-
+NO_DEVICES = Devices()
 KILL_PATIENCE = 5.0
 """Seconds that a killed session may take to be empty."""
 WATCH_AGAIN = 1.0
@@ -102,6 +95,7 @@ class Processes:
         self._leaders: dict[int, Record] = {}
         """Engines that this agent started or proved, until nothing of them is left."""
         self._killed: set[int] = set()
+        self._containers: dict[tuple[ShardId, int], Container] = {}
 
     def spawn(
         self,
@@ -110,24 +104,36 @@ class Processes:
         cause: str,
         weights_dir: str | None,
         extra: Mapping[str, str] | None = None,
+        devices: Devices = NO_DEVICES,
     ) -> Spawned | Reason:
-        """Start an attempt and record it; or say what it lacks. `extra`: variables that only the node can know."""
-        argv = argv_of(spec, weights_dir or self._weights_dir)
-        if isinstance(argv, Reason):
-            return argv
+        """Start an attempt and record it; or say what it lacks.
+
+        `extra`: variables that only the node can know; `devices`: the same for a container, its cards among them.
+        """
+        start = start_of(
+            spec,
+            Attempt(self._agent_id, attempt, cause),
+            self.secrets,
+            weights_dir or self._weights_dir,
+            extra=extra or {},
+            devices=devices,
+            files=self._disk.container_files(spec.shard, attempt),
+        )
+        if isinstance(start, Reason):
+            return start
+        argv, environment = start
         try:
             taken = port_taken(spec.port, spec.host, spec.ports)
         except OSError as error:
             return Reason("cannot_look", f"cannot look whether port {spec.port} is free: {error.strerror}")
         if taken is not None:
             return taken
-        environment = self._environment(spec, attempt, cause, extra or {})
-        if isinstance(environment, Reason):
-            return environment
         log = self._open_log(spec, attempt, argv)
         if isinstance(log, Reason):
             return log
-        directory = self.cgroups.create(spec.shard, attempt, spec.memory, spec.cpus)
+        directory = None
+        if spec.runtime == "process":  # a container's limits are docker's business, and so is where it is counted
+            directory = self.cgroups.create(spec.shard, attempt, spec.memory, spec.cpus)
         try:
             pid = launch(argv, environment, log, directory)
         except OSError as error:
@@ -146,29 +152,6 @@ class Processes:
             return Reason("state_unwritable", f"cannot record the process: {error.strerror}")
         self.know(record)
         return Spawned(pid, record)
-
-    def _environment(
-        self, spec: ShardSpec, attempt: int, cause: str, extra: Mapping[str, str]
-    ) -> dict[str, str] | Reason:
-        values: dict[str, str] = {}
-        for variable, name in spec.secrets.items():
-            value = self.secrets.get(name)
-            if value is None:
-                return Reason(
-                    "secret_missing",
-                    f"secret {name} is not known to the control plane; set LLMGW_SECRET_{name} there or put a file {name} "
-                    "into its --secrets-dir",
-                )
-            values[variable] = value
-        mark = {
-            MARK_AGENT: self._agent_id,
-            MARK_SHARD: spec.shard,
-            MARK_ATTEMPT: str(attempt),
-            MARK_HASH: spec.hash,
-            MARK_CAUSE: cause,
-        }
-        inherited = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        return {**inherited, **interfaces.filled(spec.env), **values, **extra, **mark}
 
     def _open_log(self, spec: ShardSpec, attempt: int, argv: list[str]) -> int | Reason:
         try:
@@ -219,12 +202,13 @@ class Processes:
         if not record.spec.ready_path:
             return True
         owners = procfs.listeners(record.spec.port)
-        family = _Family(record.pid, record.spec.shard, record.attempt, record.cgroup, led=True)
+        where = (record.spec.shard, record.attempt)
+        family = _Family(record.pid, *where, record.cgroup, led=True, inside=self._container(*where))
         return bool(owners) and all(self._belongs(owner, family) for owner in owners)
 
     def members(self, pid: int, shard: ShardId, attempt: int) -> list[int]:
         """Return the living processes of an attempt whose leader is or was `pid`. Looks at every process of the host."""
-        return self._family_members(self._family(pid, shard, attempt))
+        return self._family_members(self._with_container(self._family(pid, shard, attempt)))
 
     def shard_of(self, pid: int) -> ShardId | None:
         """Return the shard of this agent that a process belongs to; None for a stranger's."""
@@ -235,6 +219,10 @@ class Processes:
         inside = self.cgroups.of_process(pid)
         if inside is not None:
             return ShardId(inside.name.rpartition(".")[0])
+        for record in self._leaders.values():
+            held = self._container(record.spec.shard, record.attempt) if record.spec.runtime != "process" else None
+            if held is not None and held.holds(pid):
+                return record.spec.shard
         marks = procfs.environment_of(pid)
         return ShardId(marks.get(MARK_SHARD, "")) or None if marks.get(MARK_AGENT) == self._agent_id else None
 
@@ -258,6 +246,10 @@ class Processes:
         family = _Family(0, ShardId(name), int(attempt) if attempt.isdigit() else 0, str(path), led=False)
         return await self._kill(family)
 
+    async def sweep_containers(self, running: Callable[[], Iterable[tuple[ShardId, int]]]) -> None:
+        """Remove containers of this agent that are not of the attempts that `running` names. Returns when all were asked."""
+        await container_programs.sweep(self._agent_id, running)
+
     def strays(self, known: set[int]) -> list["Stray"]:
         """Return our marked processes outside the known sessions: left by a crash between start and record."""
         own = os.getpid()
@@ -273,7 +265,8 @@ class Processes:
                 found.append(
                     Stray(stat.pid, leads, ShardId(marks.get(MARK_SHARD, "")), number, marks.get(MARK_HASH, ""))
                 )
-        return sorted(found, key=lambda stray: not stray.leads)
+        # what stands for a container comes before what runs in it, which leads a session, too, and knows no hash
+        return sorted(found, key=lambda stray: (not stray.leads, not stray.hash))
 
     def record_of(self, spec: ShardSpec, stray: "Stray") -> Record | None:
         """Return a record of a process that runs, for one whose own record was lost."""
@@ -352,11 +345,34 @@ class Processes:
         self._killed.add(pid)
         if grace > 0 and self._signal(pid, signal.SIGTERM, family):
             await self._empty(family, grace)
-        left = await self._kill(family)
+        left = await self._kill(family) or await self._unremoved(pid, shard, attempt)
         if not left:
             self._leaders.pop(pid, None)
             self._killed.discard(pid)
         return left
+
+    async def _unremoved(self, pid: int, shard: ShardId, attempt: int) -> tuple[int, ...]:
+        """Remove the container of an attempt of which nothing runs; return its leader's pid if it may yet begin to run."""
+        record = self._leaders.get(pid)
+        if record is None or record.spec.runtime == "process":
+            return ()
+        removed = await container_programs.remove(record.spec.runtime, self._agent_id, shard)
+        ran = (shard, attempt) in self._containers
+        if not removed:
+            log.warning("a container could not be removed", extra={"shard": shard, "attempt": attempt, "ran": ran})
+        if not removed and not ran:
+            return (pid,)  # its start may have been under way
+        self._containers.pop((shard, attempt), None)
+        for path in self._disk.container_files(shard, attempt):
+            path.unlink(missing_ok=True)
+        return ()
+
+    def _container(self, shard: ShardId, attempt: int) -> Container | None:
+        """Return the container of an attempt, once it runs; None for a process."""
+        known = self._containers.get((shard, attempt)) or container.noted(self._disk.container_files(shard, attempt)[1])
+        if known is not None:
+            self._containers[shard, attempt] = known
+        return known
 
     def _family(self, pid: int, shard: ShardId, attempt: int) -> "_Family":
         record = self._leaders.get(pid)
@@ -365,6 +381,10 @@ class Processes:
         place = self.cgroups.of_process(pid)
         ours = place is not None and place.name == f"{shard}.{attempt}"
         return _Family(pid, shard, attempt, str(place) if ours else "", led=False)
+
+    def _with_container(self, family: "_Family") -> "_Family":
+        """Return the family with its container, which may run only since it was first looked at."""
+        return replace(family, inside=family.inside or self._container(family.shard, family.attempt))
 
     async def _kill(self, family: "_Family") -> tuple[int, ...]:
         left = await self._empty(family, KILL_PATIENCE, kill=True)
@@ -380,6 +400,7 @@ class Processes:
         while True:
             self.reap()
             try:
+                family = self._with_container(family)
                 left = cgroup.members(Path(family.cgroup)) if family.cgroup else []
                 if not left:  # reading every process of the host takes long, so it is not done here and seldom
                     left = await asyncio.to_thread(self._family_members, family)
@@ -407,8 +428,10 @@ class Processes:
         return stat.session == session and procfs.environment_of(stat.pid).get(MARK_AGENT) == self._agent_id
 
     def _belongs(self, pid: int, family: "_Family") -> bool:
-        """Whether a process is of an attempt: by its cgroup, by its marker, or by the session of a proven leader."""
+        """Whether a process is of an attempt: by its cgroup or container, by its marker, or by a proven leader's session."""
         if family.cgroup and self._cgroup_of(pid) == family.cgroup:
+            return True
+        if family.inside is not None and family.inside.holds(pid):
             return True
         environment = procfs.environment_of(pid)
         if self._marks(environment, family.shard, family.attempt):
@@ -454,3 +477,5 @@ class _Family:
     cgroup: str
     led: bool
     """The leader was started or proven by this agent, so that all of its session is ours."""
+    inside: Container | None = None
+    """The container for which the leader stands, if it runs."""

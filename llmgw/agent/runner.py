@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import assert_never
 
-from llmgw.agent import adoption
+from llmgw.agent import adoption, container_programs
 from llmgw.agent.disk import Disk
 from llmgw.agent.events import (
     Adapt,
@@ -43,11 +43,11 @@ from llmgw.agent.growth import LogGrowth
 from llmgw.agent.lora import compare, path_of
 from llmgw.agent.ports import port_taken
 from llmgw.agent.probe import Prober
-from llmgw.agent.process import Processes, Spawned
+from llmgw.agent.process import NO_DEVICES, Processes, Spawned
 from llmgw.agent.state import AgentState
 from llmgw.base.ids import NodeName, ShardId
 from llmgw.base.time import Clock
-from llmgw.engines.exits import PORT_TAKEN, classify
+from llmgw.engines.exits import CONTAINER, PORT_TAKEN, classify
 from llmgw.engines.shard import ShardSpec
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.report import Adoptions, Facts, Reason, Report
@@ -123,6 +123,10 @@ class Runner:
             self.dispatch(Found(record.spec, record.attempt, record.pid, ready))
         if found.order is not None:
             self.dispatch(OrderStored(found.order))
+        self._tasks.job("sweep containers", self._processes.sweep_containers(self._attempts))
+
+    def _attempts(self) -> list[tuple[ShardId, int]]:
+        return [(spec.shard, attempt) for spec, attempt, _ in self._state.running()]
 
     async def run(self) -> None:
         """Let time pass for the state, until cancelled."""
@@ -227,6 +231,8 @@ class Runner:
                 self._fetch(instruction.spec)
             case CancelFetch():
                 self._fetches.cancel(instruction.shard)
+            case Start() if instruction.spec.runtime != "process":
+                self._tasks.job(f"start {instruction.spec.shard}", self._start_contained(instruction))
             case Start():
                 self._start(instruction)
             case Probe():
@@ -251,22 +257,38 @@ class Runner:
         given = self._state.order.weights_dir if self._state.order else None
         return Path(given) if given else self._weights_dir
 
+    async def _start_contained(self, start: Start) -> None:
+        """Start a container, once docker has said that it would: without it nothing was tried, and no attempt is counted."""
+        spec = start.spec
+        found = await container_programs.look(spec.runtime)
+        if found is not None and found.trouble:
+            text = f"{spec.runtime} cannot be used on this node: {found.trouble}"
+            self.dispatch(NotStarted(spec.shard, Reason("runtime_away", text)))
+            return
+        self._start(start)
+
     def _start(self, start: Start) -> None:
         spec = start.spec
         attempt = max([start.attempt - 1, *self._disk.attempts(spec.shard)]) + 1
         weights_dir = self._state.order.weights_dir if self._state.order else None
-        cards = self._gpus.environment(spec.gpus) if self._gpus is not None else {}
-        outcome = (
-            cards
-            if isinstance(cards, Reason)
-            else self._processes.spawn(spec, attempt, start.cause, weights_dir, extra=cards)
-        )
+        outcome: Spawned | Reason
+        if spec.runtime != "process":
+            devices = self._gpus.devices(spec.gpus, spec.runtime) if self._gpus is not None else NO_DEVICES
+            if isinstance(devices, Reason):
+                outcome = devices
+            else:
+                outcome = self._processes.spawn(spec, attempt, start.cause, weights_dir, devices=devices)
+        else:
+            cards = self._gpus.environment(spec.gpus) if self._gpus is not None else {}
+            if isinstance(cards, Reason):
+                outcome = cards
+            else:
+                outcome = self._processes.spawn(spec, attempt, start.cause, weights_dir, extra=cards)
         loop = asyncio.get_running_loop()
         # fed back by the loop, not from here: the event that led to this start is still being worked through
         if isinstance(outcome, Reason):
             loop.call_soon(self.dispatch, NotStarted(spec.shard, outcome))
             return
-        assert isinstance(outcome, Spawned)
         log.info("started", extra={"shard": spec.shard, "attempt": attempt, "pid": outcome.pid, "cause": start.cause})
         loop.call_soon(self.dispatch, Started(spec, attempt, outcome.pid))
         self._processes.watch(outcome.pid, self._on_end(spec, attempt))
@@ -331,7 +353,8 @@ class Runner:
                 log.info("engine ended as asked", extra={"shard": spec.shard, "attempt": attempt, "pid": pid})
                 return
             tail = self._disk.tail(spec.shard, attempt, TOLD_LINES)
-            code, text = classify(spec.exit_patterns, ending.code, ending.text, tail)
+            patterns = spec.exit_patterns if spec.runtime == "process" else (*CONTAINER, *spec.exit_patterns)
+            code, text = classify(patterns, ending.code, ending.text, tail)
             if code == PORT_TAKEN:
                 holder = port_taken(spec.port, spec.host, spec.ports)
                 text = f"{text}; {holder.text}" if holder is not None else text

@@ -55,24 +55,42 @@ def _profile(
         yield from _shape(document, path, profile)
     yield from _impossible(document, path, profile, facts)
     yield from _own_flags(document, path, profile, facts)
+    yield from _image(document, path, profile)
 
 
 def _command(
     document: Document, path: Path, profile: Profile, facts: EngineFacts, definition: EngineDefinition | None
 ) -> Iterator[Problem]:
-    """A program of the operator's own must exist, and be told the port that was chosen for it."""
-    command = profile.command or (definition.command if definition is not None else None)
-    if command is None:
+    """A program of the operator's own must exist, and be told the port that was chosen for it.
+
+    An image starts a program by itself, and a path on nodes, which is what the cluster's definition names, is none in it.
+    """
+    contained = profile.runtime != "process"
+    command = profile.command or (definition.command if definition is not None and not contained else None)
+    if command is None and not contained:
         message = f"engine {quoted(facts.name)} has no program of its own; add `command`"
         yield document.problem((*path, "engine"), "no-command", message)
         return
     env = [*profile.env.values(), *(definition.env.values() if definition is not None else ())]
-    if not any("{port}" in text for text in [*command, *profile.args, *env] if isinstance(text, str)):
+    if not any("{port}" in text for text in [*(command or ()), *profile.args, *env] if isinstance(text, str)):
         message = (
             "nothing tells the program its port, which llmgw chooses; put `{port}` into `command`, `args` or `env`"
         )
         key = "command" if profile.command is not None else "engine"
         yield document.problem((*path, key), "no-port", message)
+
+
+def _image(document: Document, path: Path, profile: Profile) -> Iterator[Problem]:
+    """What a tag means may change: two nodes that pulled at different times then run different engines."""
+    if profile.image is None or "@" in profile.image:
+        return
+    tag = profile.image.rpartition("/")[2].partition(":")[2]
+    if tag in ("", "latest"):
+        message = (
+            f"image {quoted(profile.image)} may be another one tomorrow, or on the next node; name a release, or a digest "
+            "(`@sha256:…`)"
+        )
+        yield document.problem((*path, "image"), "image-not-pinned", message, "warning")
 
 
 def _own_flags(document: Document, path: Path, profile: Profile, facts: EngineFacts) -> Iterator[Problem]:

@@ -41,6 +41,7 @@ from llmgw.spec.common import (
     Cron,
     Glob,
     HttpUrl,
+    Image,
     Instant,
     Repository,
     SecretName,
@@ -87,6 +88,7 @@ _PATTERNS: Mapping[str, tuple[str, str]] = {
         "a URL",
         "write http://HOST or https://HOST; a user or a password in it would be a secret in git",
     ),
+    _pattern(Image): ("a container image", "write it as `docker pull` takes it, as in vllm/vllm-openai:v0.16.0"),
     _pattern(Sha256): (
         "a SHA-256 digest",
         "write its 64 hexadecimal digits in lower case, as `sha256sum FILE` prints them",

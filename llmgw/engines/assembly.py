@@ -38,6 +38,8 @@ class Kind:
 
     programs: tuple[tuple[str, ...], ...]
     """Its own, first found wins; a `command` in the profile or the cluster stands in their place."""
+    in_image: tuple[str, ...]
+    """What is run in an image instead of its entry point, which has changed with releases; empty where that one is right."""
     ports: int
     stop_grace: float
     """Seconds after SIGTERM; the gateway has drained before, so this is what an idle engine takes."""
@@ -63,7 +65,6 @@ def shard(placed: Placed, rank: int, kind: Kind, launch: Launch) -> ShardSpec:
     """Return the spec of the shard with this rank."""
     model, profile, seat = placed.model, placed.profile, placed.seats[rank]
     definition, backoff, weights = placed.definition, placed.backoff, placed.model.weights
-    command = command_of(placed)
     env = {**launch.env, **(definition.env if definition else {}), **profile.env}
     fetch = Fetch(weights.url, weights.sha256) if weights.url and weights.sha256 else None
     path = fetched_name(fetch.url, fetch.sha256) if fetch else weights.path
@@ -75,7 +76,7 @@ def shard(placed: Placed, rank: int, kind: Kind, launch: Launch) -> ShardSpec:
         profile=profile.name,
         rank=rank,
         hash=placed.hash,
-        programs=(command,) if command else kind.programs,
+        programs=_programs(placed, kind),
         args=launch.args,
         env={name: value for name, value in env.items() if isinstance(value, str)},
         weights=path,
@@ -100,6 +101,8 @@ def shard(placed: Placed, rank: int, kind: Kind, launch: Launch) -> ShardSpec:
         adapters=launch.adapters if rank == 0 else (),
         shards=len(placed.seats),
         incarnation=placed.incarnation,
+        runtime=profile.runtime,
+        image=profile.image or "",
     )
 
 
@@ -113,10 +116,24 @@ def lora_adapters(placed: Placed, asked_as: str = "{adapter}") -> tuple[LoraAdap
     )
 
 
+def _programs(placed: Placed, kind: Kind) -> tuple[tuple[str, ...], ...]:
+    command = command_of(placed)
+    if command:
+        return (command,)
+    if placed.profile.runtime == "process":
+        return kind.programs
+    return (kind.in_image,) if kind.in_image else ()
+
+
 def command_of(placed: Placed) -> tuple[str, ...] | None:
-    """Return what is run instead of the engine's own program, if anything is."""
+    """Return what is run instead of the engine's own program, if anything is.
+
+    The cluster's definition names a program on its nodes; in an image, that path is another one or none.
+    """
     if placed.profile.command is not None:
         return tuple(placed.profile.command)
+    if placed.profile.runtime != "process":
+        return None
     definition = placed.definition
     return tuple(definition.command) if definition is not None and definition.command is not None else None
 

@@ -21,6 +21,7 @@ BAD_ARGUMENTS = "bad_arguments"
 WEIGHTS_MISSING = "weights_missing"
 WEIGHTS_BAD = "weights_bad"
 DRIVER_TOO_OLD = "driver_too_old"
+IMAGE_MISSING = "image_missing"
 GPU_UNUSABLE = "gpu_unusable"
 CONTEXT_TOO_LARGE = "context_too_large"
 ENGINE_DIED = "engine_died"
@@ -78,6 +79,25 @@ TEI = (
     ExitPattern(r"error: (unexpected argument|invalid value|the argument|a value is required)", BAD_ARGUMENTS,
                 "the engine refused its arguments"),
 )  # fmt: skip
+
+_START = r"^llmgw: \S+ run did not start it: .*"
+CONTAINER = (
+    ExitPattern(r"^llmgw: the container was killed for memory", OUT_OF_HOST_MEMORY, "its memory is not enough"),
+    ExitPattern(r"^llmgw: the container was removed", "container_removed", "somebody else removed it"),
+    ExitPattern(_START + r"(pull access denied|repository does not exist|manifest unknown|manifest for .* not found"
+                r"|unauthorized|initializing source|no such image|[Ss]hort-name|failed to resolve reference)",
+                IMAGE_MISSING, "the image cannot be had; look at its name, and at the node's login to its registry"),
+    ExitPattern(_START + r"already in use", "container_name_taken", "another container has its name"),
+    ExitPattern(_START + r"(could not select device driver|nvidia-container-cli|CDI device)", GPU_UNUSABLE,
+                "containers get no cards here; set up the NVIDIA Container Toolkit, and CDI by UUID for podman"),
+    ExitPattern(_START + r"(Cannot connect to the Docker daemon|failed to connect to the docker API|error during connect)",
+                "runtime_away", "its daemon does not answer"),
+    ExitPattern(_START + r"[Nn]o space left on device", "disk_full", "the disk is full"),
+    ExitPattern(_START + r"(executable file|exec format error|no such file or directory|[Pp]ermission denied)",
+                "not_executable", "the image has no such program; name its own with `command`"),
+    ExitPattern(_START, "container_not_started", "the container was not started"),
+)  # fmt: skip
+"""What `llmgw.agent.tender` writes of a container, with the words of docker and podman. Tried first: no engine says it."""
 
 GENERAL = (
     ExitPattern(r"[Aa]ddress already in use|EADDRINUSE", PORT_TAKEN, "the port is taken by another process"),

@@ -5,6 +5,7 @@ answers 200 without touching the engine. It has no drain: SIGTERM refuses new co
 the gateway must have drained before. An active stream would delay the exit to the next SSE ping (30 s by default), hence
 `--sse-ping-interval`. One name a server is enough: requests are answered whatever model they name.
 
+The images ghcr.io/ggml-org/llama.cpp:server* and :full* have it in /app; what they set by LLAMA_ARG_HOST, the flag overrides.
 Without `llama-server` on the node, `llmgw.agent.llamacpp` runs the same C++ server from the `xllamacpp` wheel.
 """
 
@@ -24,6 +25,7 @@ METRICS = MetricNames(
 )
 KIND = Kind(
     programs=(("llama-server",), (PYTHON, "-m", "llmgw.agent.llamacpp")),
+    in_image=("/app/llama-server",),
     ports=1,
     stop_grace=10.0,
     patterns=LLAMACPP,

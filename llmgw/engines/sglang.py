@@ -19,6 +19,9 @@ nodes is refused by SGLang itself unless it is that of attention, which is set i
 A LoRA adapter is asked for as `MODEL:ADAPTER` (0.5.5 and newer, in chats, completions and embeddings; its `/v1/responses`
 looks at no adapter and answers from the model itself). It is loaded once the model is served; without one at the start SGLang
 must be told the highest rank and the modules: 64 and all of them, unless `args` says otherwise.
+
+Its image (lmsysorg/sglang) starts nothing by itself, so `sglang serve` is run by name; older than 0.5.5 there is no such
+command, and the profile's `command` has to say another.
 """
 
 from llmgw.engines.assembly import OFFLINE, Kind, Launch, is_ip, join, lora_adapters, network, shard
@@ -43,6 +46,7 @@ CACHED = "--enable-cache-report"
 """Without it, no usage says how many tokens of a prompt were cached."""
 KIND = Kind(
     programs=(("sglang", "serve"),),
+    in_image=("sglang", "serve"),
     ports=16,
     stop_grace=30.0,
     patterns=SGLANG,

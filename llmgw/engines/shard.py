@@ -8,6 +8,7 @@ because the control plane does not know what is installed on the node.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 from urllib.parse import urlsplit
 
 from llmgw.base.ids import ModelName, ReplicaId, RestartHash, ShardId
@@ -20,6 +21,10 @@ PYTHON = "{python}"
 """Argument that the agent replaces by its own interpreter."""
 INTERFACE = "{interface}"
 """In a variable's value: the agent replaces it, and the address after it, by the name of the interface with that address."""
+
+
+Runtime = Literal["process", "docker", "podman"]
+"""How an engine is run on its node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +177,9 @@ class ShardSpec:
     another's engines, and a shard that starts never meets peers of an earlier life. Rejected: agents that restart their
     shard by themselves and a planner that counts attempts, since a count says nothing of who was there at the time.
     """
+    runtime: Runtime = "process"
+    image: str = ""
+    """Of the container; empty for a process. In a container `programs` is the entry point: one, or none for the image's own."""
 
 
 def fetched_name(url: str, sha256: str) -> str:

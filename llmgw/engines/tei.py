@@ -6,6 +6,9 @@ tokens: a stall is not seen. One process serves one card, the first that it sees
 
 `--prometheus-port` and `--uds-path` are unique on a node, although this version hardly uses them (its metrics are at the main
 port); their defaults are the same for every process.
+
+In an image its own entry point is left alone: that for all cards is a script which picks the program built for the card's
+architecture, and there is no `text-embeddings-router` beside it.
 """
 
 from llmgw.base.ids import shard_id
@@ -19,7 +22,13 @@ PROMETHEUS = 1
 
 METRICS = MetricNames("/metrics", running="", waiting="te_queue_size", prompt_tokens="", generation_tokens="")
 KIND = Kind(
-    programs=(("text-embeddings-router",),), ports=2, stop_grace=10.0, patterns=TEI, metrics=METRICS, models_path=""
+    programs=(("text-embeddings-router",),),
+    in_image=(),
+    ports=2,
+    stop_grace=10.0,
+    patterns=TEI,
+    metrics=METRICS,
+    models_path="",
 )
 
 

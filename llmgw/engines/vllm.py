@@ -21,6 +21,9 @@ A LoRA adapter is loaded once the model is served, so that one that is missing o
 allows that only with `VLLM_ALLOW_RUNTIME_LORA_UPDATING`, and opens two more paths then, which the gateway passes on for
 admins alone. Its rank must not be above `--max-lora-rank` (16), and `--max-loras` (1) are computed at once: both are for
 `args` to say.
+
+In an image `vllm serve` is run by name: the entry point of vllm/vllm-openai is that now, and was
+`python3 -m vllm.entrypoints.openai.api_server`, which takes no positional model; the script is in both, being the package's.
 """
 
 from llmgw.engines.assembly import OFFLINE, Kind, Launch, is_ip, lora_adapters, network, shard
@@ -46,6 +49,7 @@ CACHED = "--enable-prompt-tokens-details"
 """Without it, no usage says how many tokens of a prompt were cached. From 0.10.2, at least, to 0.33."""
 KIND = Kind(
     programs=(("vllm", "serve"),),
+    in_image=("vllm", "serve"),
     ports=3,
     stop_grace=10.0,
     patterns=VLLM,

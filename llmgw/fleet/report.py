@@ -147,6 +147,18 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True)
+class Containers:
+    """A program on the node that runs containers."""
+
+    name: str
+    """`docker` or `podman`."""
+    version: str
+    """Empty where it does not say."""
+    trouble: str = ""
+    """Why the agent can run nothing with it now; empty if it can."""
+
+
+@dataclass(frozen=True, slots=True)
 class Adoptions:
     """What an agent made of the records it found at its start."""
 
@@ -190,6 +202,8 @@ class Facts:
     cgroups: str = ""
     """How engines are confined: `v2`, `v1`, or empty where the process session alone must do."""
     adoptions: Adoptions = Adoptions()
+    containers: tuple[Containers, ...] | None = None
+    """What runs containers here; None if that was not looked at yet, or the agent is of a version that runs none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,8 +127,6 @@ def not_yet(model: Model, profile: Profile, engines: Mapping[str, Engine]) -> st
     if model.weights.hf is not None:
         text = "this version of llmgw fetches nothing from Hugging Face yet; give a `url` or a `path` on the node"
         return f"profile {profile.name}: {text}"
-    if profile.runtime != "process":
-        return f"profile {profile.name}: this version of llmgw runs no containers yet"
     return ""
 
 
@@ -230,7 +228,20 @@ def _refuses(profile: Profile, machine: Machine) -> str:
         return machine.closed
     if profile.nodes > 1 and machine.node.fabric is None:
         return "is on no fabric, which a replica over several nodes needs"
-    return why_not_here(profile, machine.node)
+    return why_not_here(profile, machine.node) or _no_containers(profile, machine)
+
+
+def _no_containers(profile: Profile, machine: Machine) -> str:
+    """Return why a node cannot run the profile's container; empty if it can, or if it is a process."""
+    if profile.runtime == "process":
+        return ""
+    said = machine.report.facts.containers if machine.report is not None else None
+    if said is None:
+        return f"has not said whether it has {profile.runtime}"
+    found = next((one for one in said if one.name == profile.runtime), None)
+    if found is None:
+        return f"has no {profile.runtime}"
+    return f"cannot use its {profile.runtime}: {found.trouble}" if found.trouble else ""
 
 
 def why_not_here(profile: Profile, node: Node) -> str:

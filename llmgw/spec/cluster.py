@@ -226,7 +226,7 @@ class EngineDefinition(SpecModel):
     name: Name = Field(description="The engine's name, as profiles use it.", json_schema_extra=impact(Impact.NONE))
     command: Annotated[list[Text], Field(min_length=1)] | None = Field(
         None,
-        description="Program and first arguments to run instead of the engine's own.",
+        description="Program and first arguments to run instead of the engine's own; in an image those of the profile.",
         json_schema_extra=impact(Impact.RESTART),
     )
     env: dict[EnvName, str | Secret] = Field(

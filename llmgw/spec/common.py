@@ -203,4 +203,7 @@ def refuse_two_keys(identity: Secret | None, identity_file: str | None) -> None:
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 
+Image = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$", max_length=512)]
+"""A container image, as `docker run` takes it; never a flag, since it stands among them."""
+
 AbsolutePath = Annotated[str, StringConstraints(pattern=r"^/[^\x00]*$")]

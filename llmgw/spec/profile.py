@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 from llmgw.spec.common import (
     Duration,
     EnvName,
+    Image,
     Impact,
     Label,
     Name,
@@ -85,7 +86,7 @@ class Profile(SpecModel):
     priority: int = Field(0, description="Lower is tried first.", json_schema_extra=impact(Impact.NONE))
     command: Annotated[list[Text], Field(min_length=1)] | None = Field(
         None,
-        description="Program and first arguments to run instead of the engine's own.",
+        description="Program and first arguments to run instead of the engine's own, or the image's.",
         json_schema_extra=impact(Impact.RESTART),
     )
     args: list[str] = Field(
@@ -123,11 +124,13 @@ class Profile(SpecModel):
     )
     runtime: Literal["process", "docker", "podman"] = Field(
         "process",
-        description="Whether the engine runs as a process or in a container.",
-        json_schema_extra=planned(Impact.RESTART),
+        description="Whether the engine runs as a process or in a container; placed only on nodes that can do that.",
+        json_schema_extra=impact(Impact.RESTART),
     )
-    image: Text | None = Field(
-        None, description="Container image of the engine.", json_schema_extra=planned(Impact.RESTART)
+    image: Image | None = Field(
+        None,
+        description="Container image of the engine, with a tag or, better, a digest; pulled where it is missing.",
+        json_schema_extra=impact(Impact.RESTART),
     )
 
     @model_validator(mode="after")

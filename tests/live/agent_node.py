@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -54,6 +54,12 @@ class Node:
 
     async def tell(self, wanted: NodeOrder | None, until: Phase, secrets: dict[str, str] | None = None) -> Report:
         """Connect, give an order, wait until its first shard is in a phase; return the report that said so."""
+        return await self.hear(wanted, lambda report: any(one.phase is until for one in report.shards), secrets)
+
+    async def hear(
+        self, wanted: NodeOrder | None, holds: Callable[[Report], bool], secrets: dict[str, str] | None = None
+    ) -> Report:
+        """Connect, give an order, wait for a report of which something holds; return it."""
         async with asyncio.timeout(30):
             while True:  # it may not listen yet
                 try:
@@ -68,7 +74,7 @@ class Node:
                 session = Session("control_of_agent")
                 while data := await reader.read(1 << 16):
                     for message in session.feed(data):
-                        if isinstance(message, Said) and any(one.phase is until for one in message.report.shards):
+                        if isinstance(message, Said) and holds(message.report):
                             return message.report
             finally:
                 writer.close()
