@@ -42,6 +42,7 @@ METRICS = MetricNames(
     progress=("sglang:num_used_tokens", "sglang:token_usage", "sglang:gen_throughput"),
     only='pp_rank="0"',
 )
+"""The same from 0.4.10 to 0.5.23."""
 CACHED = "--enable-cache-report"
 """Without it, no usage says how many tokens of a prompt were cached."""
 KIND = Kind(
