@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from llmgw.agent.liveness import Pulse
 from llmgw.agent.lora import AdapterLook
 from llmgw.base.ids import ShardId
-from llmgw.engines.shard import Fetch as Source
 from llmgw.engines.shard import LoraAdapter, ShardSpec
+from llmgw.engines.weights import Source
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.report import Reason
 

@@ -14,8 +14,8 @@ from typing import assert_never
 from llmgw.agent.asked import Child, Errors
 from llmgw.agent.events import Fetched, FetchProgress, NotFetched
 from llmgw.base.ids import ShardId
-from llmgw.engines.shard import Fetch as Source
 from llmgw.engines.shard import ShardSpec
+from llmgw.engines.weights import HubFetch, Source
 from llmgw.fleet.report import Reason
 from llmgw.runtime.supervisor import Owned, Supervisor
 
@@ -53,6 +53,10 @@ class Fetches:
             return
         if target.exists():
             self._tell(Fetched(shard, source))
+            return
+        if isinstance(source, HubFetch):
+            text = "this version of the agent fetches nothing from a hub; update llmgw on the node"
+            self._tell(NotFetched(shard, source, Reason("fetch_broken", text)))
             return
         argv = [sys.executable, "-m", "llmgw.agent.fetch", "--url", source.url, "--sha256", source.sha256]
         try:

@@ -6,7 +6,8 @@ from typing import assert_never
 from llmgw.agent.adapting import Adapting
 from llmgw.agent.liveness import Liveness
 from llmgw.base.time import EARLIEST, Instant
-from llmgw.engines.shard import Fetch, ShardSpec
+from llmgw.engines.shard import ShardSpec
+from llmgw.engines.weights import Source
 from llmgw.fleet.order import ShardOrder
 from llmgw.fleet.report import Ended, Phase, Reason, ShardReport
 
@@ -47,8 +48,8 @@ class Shard:
     advanced: Instant = EARLIEST
     """When its log grew, or a byte of its weights came, last."""
     last_line: str = ""
-    fetching: Fetch | None = None
-    fetched: Fetch | None = None
+    fetching: Source | None = None
+    fetched: Source | None = None
     """What was found to be on the disk."""
     fetch_failures: int = 0
     spent: int = -1

@@ -13,14 +13,13 @@ from llmgw.engines.placed import Placed, Seat
 from llmgw.engines.shard import (
     INTERFACE,
     ExitPattern,
-    Fetch,
     LoraAdapter,
     LoraPaths,
     MetricNames,
     RestartPolicy,
     ShardSpec,
-    fetched_name,
 )
+from llmgw.engines.weights import UrlFetch, stored_name
 from llmgw.spec.common import Secret
 
 OFFLINE = {
@@ -66,8 +65,8 @@ def shard(placed: Placed, rank: int, kind: Kind, launch: Launch) -> ShardSpec:
     model, profile, seat = placed.model, placed.profile, placed.seats[rank]
     definition, backoff, weights = placed.definition, placed.backoff, placed.model.weights
     env = {**launch.env, **(definition.env if definition else {}), **profile.env}
-    fetch = Fetch(weights.url, weights.sha256) if weights.url and weights.sha256 else None
-    path = fetched_name(fetch.url, fetch.sha256) if fetch else weights.path
+    fetch = UrlFetch(weights.url, weights.sha256) if weights.url and weights.sha256 else None
+    path = stored_name(fetch) if fetch else weights.path
     assert path is not None, "the planner places no other weights"
     return ShardSpec(
         shard=shard_id(placed.replica, rank),

@@ -5,13 +5,12 @@ lie (`WEIGHTS`) and which Python runs the agent (`PYTHON`). `programs` is a list
 because the control plane does not know what is installed on the node.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import urlsplit
 
 from llmgw.base.ids import ModelName, ReplicaId, RestartHash, ShardId
+from llmgw.engines.weights import Source
 
 LOOPBACK = "127.0.0.1"
 """Where an engine listens that only its own node shall reach."""
@@ -70,15 +69,6 @@ class MetricNames:
     """Further figures that move while tokens are made, where the counters move only at a request's end."""
     only: str = ""
     """Label and value (`pp_rank="0"`) of the series that count, where several tell the same; those without it count, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fetch:
-    """A file that a node gets for itself before the shard starts; `ShardSpec.weights` says where it then lies."""
-
-    url: str
-    sha256: str
-    """64 hexadecimal digits; what does not match is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +151,11 @@ class ShardSpec:
     """Seconds with requests in flight and no token after which the engine counts as stalled."""
     metrics: MetricNames | None = None
     """Where it says what it has in flight; without, it is never called stalled."""
-    fetch: Fetch | None = None
-    """Where the weights come from, if the node is to get them; `weights` is then relative to its weights directory."""
+    fetch: Source | None = None
+    """Where the weights come from, if the node is to get them; `weights` is then below its weights directory.
+
+    It begins with `stored_name(fetch)`, and may go on to a file in that.
+    """
     lora: LoraPaths | None = None
     """How it takes adapters; None if it takes none while it runs."""
     adapters: tuple[LoraAdapter, ...] = ()
@@ -180,13 +173,3 @@ class ShardSpec:
     runtime: Runtime = "process"
     image: str = ""
     """Of the container; empty for a process. In a container `programs` is the entry point: one, or none for the image's own."""
-
-
-def fetched_name(url: str, sha256: str) -> str:
-    """Return the name under which a fetched file is kept: of its content first, so that two URLs of one file share it.
-
-    The end of the URL's path is kept for people, and for engines that look at the suffix.
-    """
-    last = urlsplit(url).path.rpartition("/")[2]
-    plain = re.sub(r"[^A-Za-z0-9._-]", "_", last)[-100:] or "weights"
-    return f"{sha256[:16]}-{plain}"

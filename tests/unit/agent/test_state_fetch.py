@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 from llmgw.agent.events import CancelFetch, Fetch, Fetched, FetchProgress, NotFetched, NotStarted, Reap, Start
-from llmgw.engines.shard import Fetch as Source
-from llmgw.engines.shard import fetched_name
+from llmgw.engines.weights import UrlFetch, stored_name
 from llmgw.fleet.report import Phase, Reason
 from tests.unit.agent.brain import KEY, SPEC, Brain
 
-SOURCE = Source("https://weights.test/m.gguf", "ab" * 32)
-OTHER_SOURCE = Source("https://weights.test/n.gguf", "cd" * 32)
-WANTED = replace(SPEC, fetch=SOURCE, weights=fetched_name(SOURCE.url, SOURCE.sha256))
+SOURCE = UrlFetch("https://weights.test/m.gguf", "ab" * 32)
+OTHER_SOURCE = UrlFetch("https://weights.test/n.gguf", "cd" * 32)
+WANTED = replace(SPEC, fetch=SOURCE, weights=stored_name(SOURCE))
 MIB = 1 << 20
 UNREACHABLE = Reason("unreachable", "cannot reach https://weights.test/m.gguf: no route")
 MISMATCH = Reason("checksum_mismatch", "it has another sha256")
@@ -120,10 +119,3 @@ def test_a_fetch_without_a_sign_of_life_is_begun_anew() -> None:
     assert brain.passes(1.0) == [CancelFetch(KEY)]
     assert (brain.phase, brain.report.reason.code) == (Phase.WAITING, "fetch_stalled")
     assert brain.passes(2.0) == [Fetch(WANTED)]
-
-
-def test_the_name_on_disk_is_of_the_content_and_keeps_the_suffix() -> None:
-    assert fetched_name("https://h/a/b/model-q4.gguf?download=true", "AB12" * 16) == "AB12AB12AB12AB12-model-q4.gguf"
-    assert fetched_name("https://h", "0" * 64) == "0" * 16 + "-weights"
-    assert fetched_name("https://h/x/..%2F..%2Fetc", "0" * 64) == "0" * 16 + "-.._2F.._2Fetc"
-    assert "/" not in fetched_name("https://h/" + "é" * 500 + ".gguf", "0" * 64)
