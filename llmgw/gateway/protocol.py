@@ -21,7 +21,7 @@ from llmgw.gateway.access import NOT_AN_ADMIN, not_for
 from llmgw.gateway.answers import fault_answer, own_answer, render
 from llmgw.gateway.bodies import decoded, read_call
 from llmgw.gateway.errors import Fault
-from llmgw.gateway.exchange import SHUTTING_DOWN, Exchange
+from llmgw.gateway.exchange import Exchange
 from llmgw.gateway.heads import CONTINUE, Incoming
 from llmgw.gateway.pace import Pace
 from llmgw.gateway.plane import Plane
@@ -126,6 +126,8 @@ class ClientConnection(asyncio.Protocol):
         """Bytes that were not taken at the last look of a connection that closes."""
         self._paused = False
         """Whether the client does not keep up with what was written."""
+        self._new = True
+        """Whether nothing came yet."""
         self._heard = True
         """Whether something came, or a response ended, since the last look."""
         self._since = 0.0
@@ -160,6 +162,7 @@ class ClientConnection(asyncio.Protocol):
         """Parse, and answer what became complete if it is its turn."""
         if self._closing:
             return
+        self._new = False
         self._heard = True
         if isinstance(self._exchange, Tunnel):
             self._exchange.from_client(data)
@@ -236,14 +239,19 @@ class ClientConnection(asyncio.Protocol):
         if not reusable:
             self._close_lingering()
             return
-        if self._plane.stopping:
+        if self._plane.stopping and not self._is_said_something():
             self._close()
             return
         self._catch_up()
 
-    def close_if_idle(self) -> None:
-        """Close unless a request is being answered; one that is only half received has not begun."""
-        if self._exchange is None and self._linger is None:
+    def close_if_idle(self, *, new_too: bool) -> None:
+        """Close if nothing of a request is under way; with `new_too`, also one that has asked for nothing yet."""
+        if (
+            self._exchange is None
+            and self._linger is None
+            and (new_too or not self._new)
+            and not self._is_said_something()
+        ):
             self._close()
 
     def cancel(self) -> None:
@@ -275,6 +283,17 @@ class ClientConnection(asyncio.Protocol):
         return bool(poll.poll(0))
 
     # Inside
+
+    def _is_said_something(self) -> bool:
+        """Whether some of a request that is not served yet is here, be it in the kernel."""
+        if self._reader.ready or self._reader.unfinished:
+            return True
+        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
+        if sock is None:
+            return False
+        poll = select.poll()
+        poll.register(sock.fileno(), select.POLLIN)
+        return bool(poll.poll(0))
 
     def _catch_up(self) -> None:
         """Go on with what waits; read on once nothing does."""
@@ -327,8 +346,6 @@ class ClientConnection(asyncio.Protocol):
         """Begin to answer a request that goes to a model; return what is wrong with it instead."""
         if self._plane.tracing is not None:
             self._plane.tracing.begin(request, found.route)
-        if self._plane.stopping:
-            return SHUTTING_DOWN
         if found.route == "engine" and self._plane.door.is_shut_to(request, self._is_near):
             return NOT_AN_ADMIN
         if request.content_encoding:

@@ -6,6 +6,7 @@ It knows no control plane: who gets tables from where is `worker`'s business, or
 import asyncio
 import logging
 import random
+import select
 import socket
 import ssl
 from collections.abc import Callable, Mapping
@@ -30,6 +31,12 @@ BACKLOG = 4096
 FLUSH = 1.0
 """Seconds in which a client that was broken off may take what it is still sent."""
 
+NEW = 1.0
+"""Seconds at a stop in which a client that has just connected may begin to ask."""
+ROUNDS = 5
+"""Rounds of the event loop in which it makes a client of a connection that it accepted."""
+SHAKING = 0.25
+"""Seconds at a stop in which a TLS handshake may end: before, nobody counts as a client."""
 HANDSHAKE = 10.0
 """Seconds that a TLS handshake may take."""
 
@@ -45,9 +52,11 @@ class Gateway:
         self._clients = Clients()
         self._server: asyncio.Server | None = None
         self._listening = ""
+        self._tls = False
 
     async def bind(self, listen: Listen, tls: ssl.SSLContext | None = None) -> None:
         """Take a bound socket, or a host and port, without listening yet; clients speak TLS if told so. Raises OSError."""
+        self._tls = tls is not None
         listening = partial(
             asyncio.get_running_loop().create_server,
             self._connection,
@@ -77,16 +86,29 @@ class Gateway:
         await self.accept()
 
     async def stop(self, drain: float) -> None:
-        """Accept nobody, let running requests finish for so many seconds, break off the rest, close everything."""
+        """Accept nobody, let running requests finish for so many seconds, break off the rest, close everything.
+
+        Another process may serve at the port already, so whoever was let in by the kernel before it knew is served: what
+        waits to be accepted is, and who has just come may ask.
+        """
         plane = self._plane
         plane.stopping = True
         plane.ready = False
         if self._server is not None:
+            await self._take_in(self._server)
             self._server.close()
-        self._clients.stop_sweeping()
+            if self._tls:
+                await asyncio.sleep(min(drain, SHAKING))
         for client in self._clients:
-            client.close_if_idle()
-        if not await self._clients.gone(drain):
+            client.close_if_idle(new_too=False)
+        first = min(drain, NEW)
+        gone = await self._clients.gone(first)
+        if not gone:
+            for client in self._clients:
+                client.close_if_idle(new_too=True)
+            gone = await self._clients.gone(drain - first)
+        self._clients.stop_sweeping()
+        if not gone:
             log.warning("drain deadline passed", extra={"clients": len(self._clients)})
             for client in self._clients:
                 client.cancel()
@@ -101,6 +123,17 @@ class Gateway:
             with suppress(TimeoutError):  # a handshake that does not go on is no client yet, and nobody waits for it
                 async with asyncio.timeout(FLUSH):
                     await self._server.wait_closed()
+
+    async def _take_in(self, server: asyncio.Server) -> None:
+        """Accept who waits at the listening sockets: closing them would reset those connections."""
+        waiting = select.poll()
+        for one in server.sockets:
+            waiting.register(one.fileno(), select.POLLIN)
+        rounds = ROUNDS
+        while rounds > 0:
+            someone = any(event & select.POLLIN for _, event in waiting.poll(0))
+            rounds = ROUNDS if someone else rounds - 1
+            await asyncio.sleep(0)
 
     def set_table(self, table: EndpointTable, keys: Mapping[str, str] | None = None) -> None:
         """Go by this table from now on, and by the keys that it names; requests in flight are not touched."""

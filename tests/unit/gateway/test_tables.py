@@ -1,8 +1,12 @@
 """Table swaps and stopping: what is in flight goes on, and is counted until it ends."""
 
 import asyncio
+import errno
+import socket
 
-from tests.unit.gateway.support import CHAT, STREAM, address_of, endpoint, serving, table, until
+import pytest
+
+from tests.unit.gateway.support import CHAT, PATIENCE, STREAM, address_of, endpoint, serving, table, until
 
 
 async def test_a_table_swap_drops_nothing_and_the_withdrawn_stay_counted() -> None:
@@ -111,21 +115,63 @@ async def test_what_outlasts_the_drain_is_broken_off_with_a_reason() -> None:
         await until(lambda: s.engines[0].seen.cancelled == 2)
 
 
-async def test_a_stopping_gateway_accepts_nobody_and_serves_no_second_request() -> None:
+async def test_a_stopping_gateway_accepts_nobody_and_serves_what_was_asked_ahead() -> None:
     async with serving(chunks=20, chunk_interval=0.005) as s:
         client = await s.client()
         client.post(STREAM)
         client.post(CHAT)
+        client.post(CHAT)
         head = await client.head()
         async with asyncio.TaskGroup() as group:
             group.create_task(s.gateway.stop(5.0))
-            await asyncio.sleep(0)
-            try:
-                await s.client()
-                refused = False
-            except ConnectionRefusedError:
-                refused = True
-            assert refused
+            await until(lambda: refuses(s.port))
             assert (await client.body(head)).whole
+            last = await client.response()
+            assert (last.status, last.header("connection")) == (200, "close")
             assert await client.closed()
-        assert s.engines[0].seen.requests == 1
+        assert s.engines[0].seen.requests == 2
+
+
+def refuses(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
+
+
+async def test_who_was_let_in_by_the_kernel_is_served_though_the_gateway_stops() -> None:
+    async with serving() as s:
+        with socket.create_connection(("127.0.0.1", s.port)) as waiting:  # the loop could not accept it yet
+            waiting.sendall(b"GET /v1/models HTTP/1.1\r\nhost: gw\r\n\r\n")
+            waiting.setblocking(False)
+            await s.gateway.stop(5.0)
+            async with asyncio.timeout(PATIENCE):
+                answer = await asyncio.get_running_loop().sock_recv(waiting, 1 << 16)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"connection: close" in answer.lower()
+
+
+async def test_who_has_just_come_may_ask_while_the_gateway_stops_and_half_a_request_may_become_whole() -> None:
+    async with serving() as s:
+        new, half, asked = await s.client(), await s.client(), await s.client()
+        asked.get("/health")
+        await asked.response()
+        half.send(b"GET /v1/models HTTP/1.1\r\nhost:")
+        await until(lambda: s.gateway.clients == 3)
+        half.send(b" gw\r\n")
+        async with asyncio.TaskGroup() as group:
+            group.create_task(s.gateway.stop(5.0))
+            assert await asked.closed()
+            new.post(CHAT)
+            half.send(b"\r\n")
+            for client in (new, half):
+                answer = await client.response()
+                assert (answer.status, answer.header("connection")) == (200, "close")
+
+
+async def test_who_asks_for_nothing_does_not_hold_up_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmgw.gateway.server.NEW", 0.05)
+    async with serving() as s:
+        silent = await s.client()
+        await until(lambda: s.gateway.clients == 1)
+        async with asyncio.timeout(PATIENCE):
+            await s.gateway.stop(3600.0)
+        assert await silent.closed()
