@@ -1,4 +1,4 @@
-"""One real vLLM over two nodes, which are two agents of one machine with addresses of their own and a card each that is not real.
+"""One real vLLM over two nodes, which are agents of one machine with addresses of their own and a card each that is not real.
 
 The build for CPUs splits layers (`tensor_parallel`) over gloo. Stages (`pipeline_parallel`) it starts, and then fails at the
 first request, so there is no test of them.
@@ -52,7 +52,9 @@ def pair(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Rig:
             log=f"{name}.log",
             env={**machine.environment, "LLMGW_AGENT_SOCKET": str(lab.root / f"{name}.sock")},
         )
-    lab.write("cluster.yaml", CLUSTER.replace("control:\n", "control:\n  mgmt_interface: lo\n") + lab._ports() + CLASSES)
+    lab.write(
+        "cluster.yaml", CLUSTER.replace("control:\n", "control:\n  mgmt_interface: lo\n") + lab._ports() + CLASSES
+    )
     lab.write("models/filler.yaml", json.dumps(filler()))
     lab.commit()
     lab.start_server()
