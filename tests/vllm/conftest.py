@@ -31,3 +31,4 @@ def rig(made: Path) -> Iterator[Rig]:
         yield rig
     finally:
         rig.close()
+    assert not rig.shared_memory(), "memory of this machine that an engine shared and did not free"

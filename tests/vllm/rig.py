@@ -15,6 +15,7 @@ from typing import Any
 import openai
 from openai.types import CompletionUsage
 
+from llmgw.agent.procfs import is_resource_tracker
 from tests.live.lab import Lab, alive
 
 VLLM = os.environ.get("LLMGW_VLLM", "")
@@ -84,14 +85,17 @@ class Rig:
         return _segments() - self._before
 
     def close(self) -> None:
-        """End all of it."""
-        engines = list(self.engines())
-        self.lab.close()
-        for pid in engines:
-            try:
+        """End all of it: who would start engines again, then those, and of their processes last what frees their memory."""
+        for process in self.lab.processes:
+            process.terminate()
+            process.wait(30)
+        for pid in self.engines():
+            if not is_resource_tracker(pid):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        try:
+            self.lab.until(lambda: not self.engines(), "the engines to be gone")
+        finally:
+            self.lab.close()
 
 
 def _segments() -> set[str]:
