@@ -18,14 +18,14 @@ Over several nodes rank 0 serves HTTP and the others have no port at all. Tensor
 backend's `--nnodes`; data parallelism has its own flags, and gives each node whole copies. Ray is refused by the
 catalog: it needs a cluster that the operator starts. NCCL and gloo open ports of their own choice between the nodes of a
 gang, so the nodes must reach each other on all of them. A head whose follower is gone answers `/health` with 200 until the
-next request, which it fails, and ends; a follower never notices that its head is gone: so the planner ends both. Not passed: the port by which the copies of data parallelism meet
-inside one node (29500 and up, searched for by vLLM itself); no flag for it is known. On CPUs (`command` names a build for them, with cards only in name) layers are split over nodes by gloo;
-stages fail at the first request.
+next request, which it fails, and ends; a follower never notices that its head is gone: so the planner ends both. On a CPU
+`tensor_parallel` works over nodes, by gloo, and `pipeline_parallel` fails at the first request. Not passed: the port by which
+the copies of data parallelism meet inside one node (29500 and up, searched for by vLLM itself); no flag for it is known.
 
 A LoRA adapter is loaded once the model is served, so that one that is missing or broken keeps nothing from starting; vLLM
-allows that only with `VLLM_ALLOW_RUNTIME_LORA_UPDATING`, and opens two more paths then, which the gateway passes on for
-admins alone. Its rank must not be above `--max-lora-rank` (16), and `--max-loras` (1) are computed at once: both are for
-`args` to say.
+allows that only with `VLLM_ALLOW_RUNTIME_LORA_UPDATING`, and opens four more paths then (`/adapters` among them), which the
+gateway passes on for admins alone. Its rank must not be above `--max-lora-rank` (16), and `--max-loras` (1) are computed at
+once: both are for `args` to say.
 
 In an image `vllm serve` is run by name: the entry point of vllm/vllm-openai is that now, and was
 `python3 -m vllm.entrypoints.openai.api_server`, which takes no positional model; the script is in both, being the package's.

@@ -17,7 +17,7 @@ WORDS = 128
 WIDTH = 64
 LAYERS = 2
 RANK = 8
-CONTEXT = 4096
+CONTEXT = 32768
 TEMPLATE = (
     "{% for m in messages %}{{ m['role'] + ' ' + m['content'] + ' ' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant ' }}{% endif %}"

@@ -22,7 +22,7 @@ VLLM = os.environ.get("LLMGW_VLLM", "")
 """The program, in a virtual environment of its own; empty outside of `make test-vllm`."""
 START = 300.0
 """Seconds that a start may take; on two free cores it is 30."""
-CONTEXT = 4096
+CONTEXT = 32768
 ARGS = ["--dtype", "float32", "--enforce-eager", "--max-model-len", str(CONTEXT)]
 """float32: with bfloat16 it uses AMX where the processor says it has that, and dies by SIGILL where a hypervisor says no."""
 ENV = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
@@ -111,6 +111,7 @@ class Talk:
         self.finish: str | None = None
         self.usage: CompletionUsage | None = None
         self._rig = rig
+        self._enough = False
         self._thread = threading.Thread(target=self._read, args=(model, tokens))
         self._thread.start()
         rig.until(lambda: len(self.chunks) > 1 or self.error, "the first tokens")
@@ -130,12 +131,20 @@ class Talk:
                     stream_options={"include_usage": True},
                     extra_body={"ignore_eos": True},
                 ):
+                    if self._enough:
+                        return
                     self.usage = chunk.usage or self.usage
                     for choice in chunk.choices:
                         self.finish = choice.finish_reason or self.finish
                         self.chunks.append(choice.delta.content or "")
         except openai.OpenAIError as error:
             self.error = error
+
+    def hang_up(self) -> None:
+        """Go away in the middle of it."""
+        self._enough = True
+        self._thread.join(START)
+        assert not self._thread.is_alive()
 
     def end(self) -> None:
         """Wait for its end; fail unless it was told whole."""

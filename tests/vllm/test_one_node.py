@@ -91,7 +91,7 @@ def test_usage_says_how_much_of_a_prompt_was_cached(served: Rig) -> None:
 def test_its_figures_have_the_names_that_the_agent_reads(served: Rig) -> None:
     idle = figures.pulse(METRICS, get(served, METRICS.path)[1].encode(), None)
     assert (idle.answered, idle.in_flight) == (True, 0)
-    talk = Talk(served, "m", tokens=3000)
+    talk = Talk(served, "m", tokens=30000)
     served.until(lambda: served.replica("m").get("engine_in_flight") == 1 or talk.ended, "the agent to see the request")
     busy = figures.pulse(METRICS, get(served, METRICS.path)[1].encode(), None)
     assert not talk.ended
@@ -102,8 +102,11 @@ def test_its_figures_have_the_names_that_the_agent_reads(served: Rig) -> None:
     page = get(served, METRICS.path)[1]
     for name in (METRICS.running, METRICS.waiting, METRICS.prompt_tokens, METRICS.generation_tokens):
         assert f"\n{name}{{" in page, name
-    talk.end()
-    assert (talk.error, talk.finish) == (None, "length")
+    talk.hang_up()
+    served.until(
+        lambda: figures.pulse(METRICS, get(served, METRICS.path)[1].encode(), None).in_flight == 0,
+        "it to stop what nobody waits for",
+    )
 
 
 def test_its_answers_are_made_as_those_that_unit_tests_replay(served: Rig) -> None:
