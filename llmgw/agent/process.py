@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 NO_DEVICES = Devices()
 KILL_PATIENCE = 5.0
 """Seconds that a killed session may take to be empty."""
+TIDYING = 1.0
+"""Seconds of these that are left to a process that frees, at the end of the others, what they shared."""
 WATCH_AGAIN = 1.0
 """Seconds until a process is watched again that could not be, for want of a file descriptor."""
 
@@ -395,7 +397,7 @@ class Processes:
     async def _empty(self, family: "_Family", patience: float, *, kill: bool = False) -> tuple[int, ...]:
         """Wait until nothing of a family is left. With `kill`, each look kills what it sees: some fork faster than we look."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + patience
+        deadline, tidied = loop.time() + patience, loop.time() + TIDYING
         pause = 0.02
         while True:
             self.reap()
@@ -409,9 +411,10 @@ class Processes:
             if not left or loop.time() >= deadline:
                 return tuple(left)
             if kill:
-                if family.cgroup:
+                spared = {one for one in left if procfs.is_resource_tracker(one)} if loop.time() < tidied else set()
+                if family.cgroup and not spared:
                     cgroup.kill(Path(family.cgroup))
-                for member in left:
+                for member in set(left) - spared:
                     self._signal(member, signal.SIGKILL, family)
             await asyncio.sleep(pause)
             pause = min(0.5, pause * 1.5)

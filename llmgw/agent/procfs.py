@@ -75,6 +75,14 @@ def arguments_of(pid: int) -> list[str]:
     return raw.decode(errors="replace").split("\0")[:-1]
 
 
+def is_resource_tracker(pid: int) -> bool:
+    """Whether a process is the one by which Python's multiprocessing frees shared memory that the killed have left.
+
+    It ends by itself once all that share it are gone. Killed before, it leaves their segments in /dev/shm, 0.4 GB a vLLM.
+    """
+    return any(one.startswith("from multiprocessing.resource_tracker import") for one in arguments_of(pid)[1:])
+
+
 def boot_id() -> str:
     """Return the kernel's id of this boot, without which start ticks of an earlier boot could match."""
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()

@@ -50,7 +50,7 @@ def _profile(
     if facts.needs_command:
         yield from _command(document, path, profile, facts, definition)
     if profile.gpu is None:
-        yield from _without_gpu(document, path, facts)
+        yield from _without_gpu(document, path, profile, facts)
     else:
         yield from _shape(document, path, profile)
     yield from _impossible(document, path, profile, facts)
@@ -102,11 +102,13 @@ def _own_flags(document: Document, path: Path, profile: Profile, facts: EngineFa
             yield document.problem((*path, "args", index), "own-flag", message)
 
 
-def _without_gpu(document: Document, path: Path, facts: EngineFacts) -> Iterator[Problem]:
-    if not facts.serves_without_gpu:
+def _without_gpu(document: Document, path: Path, profile: Profile, facts: EngineFacts) -> Iterator[Problem]:
+    """A program that the profile names by itself may be a build for CPUs; that is no slip. It serves as one process."""
+    parts = profile.nodes * profile.tensor_parallel * profile.pipeline_parallel * profile.data_parallel
+    if not facts.serves_without_gpu and (profile.command is None or parts > 1):
         message = (
-            f"{facts.title} cannot serve without a GPU; add `gpu: {{class: …, count: …}}` "
-            "(otherwise a slip would place a replica on a machine with no hardware for it)"
+            f"{facts.title} cannot serve without a GPU; add `gpu: {{class: …, count: …}}`, or name its build for CPUs as "
+            "`command` (otherwise a slip would place a replica on a machine with no hardware for it)"
         )
         yield document.problem((*path, "engine"), "needs-gpu", message)
 

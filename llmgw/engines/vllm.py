@@ -9,18 +9,23 @@ whose socket answers. A follower has no API server, and is refused the flag.
 
 While it loads, connections are refused; then `/health` answers 200 without touching the engine, and 503 for up to 5 s after
 the engine has died, before the server ends with status 0. It gives up a load after 600 s by itself, so that is raised to
-where the agent gives up.
+where the agent gives up. Told to end while requests run, it does one of two things: it finishes them with
+`finish_reason: abort` and all in order, which the gateway takes for the break that it is, or it closes its port and then waits
+for their connections without an end, which the agent finds out. Killed, it leaves its engine and workers, and segments of
+shared memory that its resource tracker frees unless that is killed, too.
 
 Over several nodes rank 0 serves HTTP and the others have no port at all. Tensor and pipeline parallelism use the `mp`
 backend's `--nnodes`; data parallelism has its own flags, and gives each node whole copies. Ray is refused by the
 catalog: it needs a cluster that the operator starts. NCCL and gloo open ports of their own choice between the nodes of a
-gang, so the nodes must reach each other on all of them. Not passed: the port by which the copies of data parallelism meet
-inside one node (29500 and up, searched for by vLLM itself); no flag for it is known.
+gang, so the nodes must reach each other on all of them. A head whose follower is gone answers `/health` with 200 until the
+next request, which it fails, and ends; a follower never notices that its head is gone: so the planner ends both. On a CPU
+`tensor_parallel` works over nodes, by gloo, and `pipeline_parallel` fails at the first request. Not passed: the port by which
+the copies of data parallelism meet inside one node (29500 and up, searched for by vLLM itself); no flag for it is known.
 
 A LoRA adapter is loaded once the model is served, so that one that is missing or broken keeps nothing from starting; vLLM
-allows that only with `VLLM_ALLOW_RUNTIME_LORA_UPDATING`, and opens two more paths then, which the gateway passes on for
-admins alone. Its rank must not be above `--max-lora-rank` (16), and `--max-loras` (1) are computed at once: both are for
-`args` to say.
+allows that only with `VLLM_ALLOW_RUNTIME_LORA_UPDATING`, and opens four more paths then (`/adapters` among them), which the
+gateway passes on for admins alone. Its rank must not be above `--max-lora-rank` (16), and `--max-loras` (1) are computed at
+once: both are for `args` to say.
 
 In an image `vllm serve` is run by name: the entry point of vllm/vllm-openai is that now, and was
 `python3 -m vllm.entrypoints.openai.api_server`, which takes no positional model; the script is in both, being the package's.

@@ -13,6 +13,12 @@ TERMINALS: dict[Route, bytes] = {
 OWN_ERRORS = (b'data: {"error"', b"event: error", b"event: response.failed")
 """How a stream ends that the engine itself broke off in words."""
 
+ABORTED = b'"finish_reason":"abort"'
+"""How vLLM, told to end, finishes what it runs: the stream then ends in all order, and any other answer has status 200.
+
+No text of a model can hold these bytes, since quotes are escaped in it. An answer of many pieces may hide them, cut in two.
+"""
+
 
 def lacks_last_word(route: Route, head: ResponseHead | None, tail: bytes) -> bool:
     """Whether a stream that is over lacks the word by which its family says that it is whole; `tail` is what came last."""

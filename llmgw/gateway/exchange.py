@@ -19,7 +19,7 @@ from llmgw.base.ids import ReplicaId
 from llmgw.fleet.table import Endpoint, GatewaySettings
 from llmgw.gateway.answers import fault_answer, render
 from llmgw.gateway.bodies import Call, body_for
-from llmgw.gateway.endings import lacks_last_word, over_limit
+from llmgw.gateway.endings import ABORTED, lacks_last_word, over_limit
 from llmgw.gateway.errors import Fault, error_event, message_in
 from llmgw.gateway.heads import (
     Framing,
@@ -267,17 +267,20 @@ class Exchange:
     def response_data(self, head: ResponseHead | None, body: bytes, complete: bool, framed: bytes = b"") -> None:
         """Send on what came, in one write. For most events of a stream, this is all the work there is."""
         self._fresh = True
+        if ABORTED in body:
+            self._upstream = None if complete else self._upstream
+            self._plane.failed(self._endpoint)
+            self._fail(self._stream_fault("it was told to end"))
+            return
         data = b""
         if head is not None:
             self._plane.answered(self._endpoint, head.status)
-            elsewhere = head.status in ELSEWHERE or (head.status == 404 and not self._call.model)
-            if elsewhere and self._goes_elsewhere(complete):
+            if self._goes_elsewhere(head.status, complete):
                 return
             data = self._begin(head)
         if body:
             self._pieces += 1
-            if self._pieces == 1:
-                self._first = self._plane.time()
+            self._first = self._first or self._plane.time()
             small = len(body) < (SHORT if self.shape.stream else TAIL)
             self._tail = (self._tail + body)[-TAIL:] if small else body
             if self._early and self._is_told_otherwise():
@@ -364,8 +367,10 @@ class Exchange:
         self._finish(head.status)
         self._client.exchange_done(self._keep_alive)
 
-    def _goes_elsewhere(self, complete: bool) -> bool:
+    def _goes_elsewhere(self, status: int, complete: bool) -> bool:
         """Ask another endpoint, if there is one and the budget for it lasts, instead of one that is too busy."""
+        if status not in ELSEWHERE and (status != 404 or self._call.model):
+            return False
         slot = self._slot
         assert slot is not None
         if not self._plane.may_retry(self.shape, slot, self.tried):

@@ -55,6 +55,8 @@ class Switches:
     """Closes the connection instead of answering."""
     refuse_reused: bool = False
     """Closes the connection instead of answering a second request on it."""
+    abort_after: int | None = None
+    """Ends a stream after so many events, and any other answer, as vLLM does when told to end: with `abort`, in all order."""
     bad_chunk_after: int | None = None
     """Writes a broken chunk size after so many events."""
     knows: str = ""
@@ -191,6 +193,8 @@ class FakeEngine:
         self.manners = manners or LlamaCpp()
         self.dead = False
         """What computes is dead; the server answers on, for a moment."""
+        self.alone = False
+        """Another shard of its replica is gone, and it has not noticed."""
         self.seen = Seen()
         self.connections: set[Connection] = set()
         self.port = 0
@@ -315,12 +319,12 @@ class Manners:
         if name in engine.adapters and not self.replaces(body):
             return self.adapter_fault(400, f"The lora adapter '{name}' has already been loaded.")
         if not Path(place).is_dir():
-            return self.adapter_fault(404, f"No adapter found for {place}")
+            return self.adapter_fault(404, f"Loading lora {name} failed: No adapter found for <path>")
         engine.adapters[name] = place
         return 200, f"Success: LoRA adapter '{name}' added successfully."
 
     def adapter_fault(self, status: int, text: str) -> tuple[int, object]:
-        return status, {"error": {"message": text, "type": "InvalidUserInput", "param": None, "code": status}}
+        raise NotImplementedError
 
     def replaces(self, body: dict[str, object]) -> bool:
         return body.get("load_inplace") is True
@@ -335,6 +339,10 @@ class Manners:
     def die(self, engine: FakeEngine) -> None:
         """End as it does when what computes has died."""
         os._exit(1)
+
+    def lose_peer(self, engine: FakeEngine) -> None:
+        """Do what it does when another shard is gone."""
+        self.die(engine)
 
     async def told_to_end(self, engine: FakeEngine) -> None:
         """Do what it does between SIGTERM and its end."""
@@ -399,6 +407,24 @@ class Vllm(Manners):
         )
         engine.dead = True
         asyncio.get_running_loop().call_later(0.5, os._exit, 0)  # the real one: within 5 s
+
+    def lose_peer(self, engine: FakeEngine) -> None:
+        """An idle one notices nothing, however long, and a follower never; `/health` says 200."""
+        engine.alone = True
+        if engine.seen.active:
+            self.die(engine)
+
+    async def told_to_end(self, engine: FakeEngine) -> None:
+        """What runs is ended as if it were whole, but for its reason."""
+        for connection in [one for one in engine.connections if one.generating]:
+            connection.abort()
+        await asyncio.sleep(0.1)
+
+    def adapter_fault(self, status: int, text: str) -> tuple[int, object]:
+        kind = {400: "InvalidUserInput", 404: "NotFoundError"}[status]
+        if status == 400:
+            text += " If you want to load the adapter in place, set 'load_inplace' to True."
+        return status, {"error": {"message": text, "type": kind, "param": None, "code": status}}
 
     def complaint(self, options: argparse.Namespace) -> str:
         if options.headless and options.api_server_count is not None:
@@ -726,6 +752,12 @@ class Connection(asyncio.Protocol):
         self.generating = True
         if switches.stall_before_headers:
             return
+        if engine.alone:
+            self.finish_generation()
+            fault = {"message": "EngineCore encountered an issue.", "type": "InternalServerError", "param": None}
+            self.answer(500, {"error": {**fault, "code": 500}})
+            engine.manners.die(engine)
+            return
         if switches.stall_before_first_byte:
             self.transport.write(
                 b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -758,7 +790,10 @@ class Connection(asyncio.Protocol):
             self.transport.write(head.encode() + text.encode())
             self.done()
             return
-        document = json.dumps(whole_of(path, self.engine.alias, text)).encode()
+        whole = whole_of(path, self.engine.alias, text)
+        if self.engine.switches.abort_after is not None:
+            whole["choices"] = [{**one, "finish_reason": "abort"} for one in whole["choices"]]  # type: ignore[attr-defined]
+        document = json.dumps(whole, separators=(",", ":")).encode()
         head = json_head(200, len(document))
         if self.engine.switches.die_after is not None:
             self.transport.write(head + document[: len(document) // 2])
@@ -789,6 +824,9 @@ class Connection(asyncio.Protocol):
                 return
             if switches.die_after == self.count:
                 self.die()
+                return
+            if switches.abort_after == self.count:
+                self.abort()
                 return
             if self.count >= switches.chunks:
                 self.end_stream()
@@ -834,7 +872,13 @@ class Connection(asyncio.Protocol):
     def named(self, kind: str, **fields: object) -> None:
         self.frame(f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode())
 
-    def end_stream(self) -> None:
+    def abort(self) -> None:
+        """End a stream of chunks here, as vLLM does when it is told to end."""
+        if self.timer is not None:
+            self.timer.cancel()
+        self.end_stream("abort")
+
+    def end_stream(self, reason: str = "stop") -> None:
         path = path_of(self.url)
         if path == "/v1/messages":
             self.named("content_block_stop", index=0)
@@ -848,7 +892,7 @@ class Connection(asyncio.Protocol):
             self.close_stream()
             return
         last = self.chunk_document(self.count)
-        last["choices"] = [{"index": 0, "delta": {}, "text": "", "finish_reason": "stop"}]
+        last["choices"] = [{"index": 0, "delta": {}, "text": "", "finish_reason": reason}]
         self.event(last)
         options = self.request.get("stream_options")
         if isinstance(options, dict) and options.get("include_usage"):
@@ -866,7 +910,8 @@ class Connection(asyncio.Protocol):
             self.done()
 
     def event(self, document: dict[str, object]) -> None:
-        self.frame(b"data: " + json.dumps(document, ensure_ascii=False).encode() + b"\n\n")
+        text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+        self.frame(b"data: " + text.encode() + b"\n\n")
 
     def frame(self, data: bytes) -> None:
         pieces = [data[i : i + 1] for i in range(len(data))] if self.engine.switches.split_utf8 else [data]
@@ -980,7 +1025,7 @@ async def serve_as(kind: str, manners: Manners, options: argparse.Namespace, swi
 
     def lost() -> None:
         if not switches.hang_with_gang and not ended.is_set():
-            manners.die(engine)
+            manners.lose_peer(engine)
 
     await asyncio.sleep(loading)
     if gang is not None:

@@ -142,6 +142,39 @@ while True:
 """
 
 
+SHARING = """
+import pathlib, signal, sys, time
+from multiprocessing import shared_memory
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).write_text(shared_memory.SharedMemory(create=True, size=1 << 20).name + "\\n")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("cgroups", [False, pytest.param(True, marks=host.needs_cgroups)])
+async def test_memory_that_a_killed_engine_shared_is_free_again(tmp_path: Path, cgroups: bool) -> None:
+    found = cgroup.find(host.NAME) if cgroups else cgroup.NONE
+    processes = host.agent(tmp_path, found)
+    where = tmp_path / "name"
+    spec = host.spec(SHARING, args=(str(where),))
+    spawned = await host.started(processes, spec)
+    await host.until(lambda: where.exists() and where.read_text().endswith("\n"))
+    segment = Path("/dev/shm") / where.read_text().strip()
+    assert segment.exists()
+    assert await processes.end(spawned.pid, spec.shard, 1, 0.0) == ()
+    try:
+        assert not segment.exists()
+    finally:
+        segment.unlink(missing_ok=True)
+
+
+async def test_a_tracker_that_does_not_end_is_killed_like_all_else(processes: Processes) -> None:
+    forged = "from multiprocessing.resource_tracker import main; import time; time.sleep(60)"
+    spawned = await host.started(processes, host.spec(forged))
+    assert await processes.end(spawned.pid, SPEC.shard, 1, 0.0) == ()
+    assert not host.alive(spawned.pid)
+
+
 async def test_a_session_that_ignores_its_end_is_killed_with_all_its_members(processes: Processes) -> None:
     spec = _spec(programs=((PYTHON, "-c", STUBBORN),), args=())
     spawned = processes.spawn(spec, 1, "", None)

@@ -58,15 +58,23 @@ PROFILES: dict[str, tuple[str, list[str]]] = {
     "vLLM without a card": (
         profile(),
         [
-            "m.yaml:6:11 vLLM cannot serve without a GPU; add `gpu: {class: …, count: …}` (otherwise a slip would place a "
-            "replica on a machine with no hardware for it) [needs-gpu]"
+            "m.yaml:6:11 vLLM cannot serve without a GPU; add `gpu: {class: …, count: …}`, or name its build for CPUs as "
+            "`command` (otherwise a slip would place a replica on a machine with no hardware for it) [needs-gpu]"
+        ],
+    ),
+    "vLLM built for CPUs": (profile("command: [/opt/vllm-cpu/bin/vllm, serve]"), []),
+    "vLLM built for CPUs, in several parts": (
+        profile("command: [/opt/vllm-cpu/bin/vllm, serve]", "nodes: 2", "tensor_parallel: 2"),
+        [
+            "m.yaml:6:11 vLLM cannot serve without a GPU; add `gpu: {class: …, count: …}`, or name its build for CPUs as "
+            "`command` (otherwise a slip would place a replica on a machine with no hardware for it) [needs-gpu]"
         ],
     ),
     "SGLang without a card": (
         profile(engine="sglang"),
         [
-            "m.yaml:6:11 SGLang cannot serve without a GPU; add `gpu: {class: …, count: …}` (otherwise a slip would place a "
-            "replica on a machine with no hardware for it) [needs-gpu]"
+            "m.yaml:6:11 SGLang cannot serve without a GPU; add `gpu: {class: …, count: …}`, or name its build for CPUs as "
+            "`command` (otherwise a slip would place a replica on a machine with no hardware for it) [needs-gpu]"
         ],
     ),
     "cards and parallelism": (

@@ -43,6 +43,35 @@ async def test_a_stream_that_breaks_ends_with_an_error_event_and_no_clean_end(ho
         assert s.in_flight == 0
 
 
+@pytest.mark.parametrize("asked", [STREAM, STREAM | {"stream_options": {"include_usage": True}}])
+async def test_a_stream_that_an_engine_cuts_short_in_all_order_is_broken(asked: dict[str, object]) -> None:
+    async with serving(abort_after=2, chunk_interval=0.02) as s:
+        response = await s.ask(asked)
+        assert response.status == 200
+        assert not response.whole
+        assert b"[DONE]" not in response.body
+        assert b'"abort"' not in response.body
+        assert len(response.events) == 3
+        error = json.loads(response.events[-1].removeprefix(b"data: "))["error"]
+        assert (error["code"], error["type"]) == ("upstream_failed", "server_error")
+        assert "it was told to end" in error["message"]
+        assert s.in_flight == 0
+
+
+async def test_an_answer_that_an_engine_cuts_short_in_all_order_is_none() -> None:
+    async with serving(abort_after=2) as s:
+        response = await s.ask(CHAT)
+        assert (response.status, json.loads(response.body)["error"]["code"]) == (502, "upstream_failed")
+        assert s.in_flight == 0
+
+
+async def test_text_that_looks_like_an_end_is_text() -> None:
+    async with serving(chunk_text='{"finish_reason":"abort"}') as s:
+        response = await s.ask(STREAM)
+        assert response.whole
+        assert b"[DONE]" in response.body
+
+
 async def test_a_broken_chunk_size_breaks_the_stream() -> None:
     async with serving(bad_chunk_after=2) as s:
         response = await s.ask(STREAM)
