@@ -7,7 +7,7 @@ from llmgw.agent.adapting import Adapting
 from llmgw.agent.liveness import Liveness
 from llmgw.base.time import EARLIEST, Instant
 from llmgw.engines.shard import ShardSpec
-from llmgw.engines.weights import Source
+from llmgw.engines.weights import Source, told
 from llmgw.fleet.order import ShardOrder
 from llmgw.fleet.report import Ended, Phase, Reason, ShardReport
 
@@ -75,6 +75,12 @@ class Shard:
         self.last_line = ""
         self.alive = Liveness()
         self.adapting = Adapting()
+
+    def begin_fetch(self, source: Source, now: Instant) -> None:
+        """Its weights are on their way; of an earlier try, the reason of its end is still said."""
+        self.fetching, self.bytes_done, self.bytes_total = source, 0, None
+        again = f"again, after: {self.reason.text}" if self.fetch_failures and self.reason else ""
+        self.enter(Phase.FETCHING, now, Reason("fetching", again or f"its weights come from {told(source)}"))
 
     @property
     def held(self) -> bool:

@@ -50,7 +50,6 @@ from llmgw.base.ids import BootId, Epoch, Generation, NodeName, ShardId
 from llmgw.base.time import Instant, later
 from llmgw.engines.exits import PORT_TAKEN, WEIGHTS_MISSING
 from llmgw.engines.shard import ShardSpec
-from llmgw.engines.weights import told
 from llmgw.fleet.order import NodeOrder
 from llmgw.fleet.report import Facts, Gpu, Phase, Reason, Report
 
@@ -418,9 +417,7 @@ class AgentState:
         """Start an attempt; before that, have its weights fetched."""
         source = shard.spec.fetch
         if source is not None and shard.fetched != source:
-            shard.fetching, shard.bytes_done, shard.bytes_total = source, 0, None
-            again = f"again, after: {shard.reason.text}" if shard.fetch_failures and shard.reason else ""
-            shard.enter(Phase.FETCHING, now, Reason("fetching", again or f"its weights come from {told(source)}"))
+            shard.begin_fetch(source, now)
             out.append(Fetch(shard.spec))
             return
         taken = self._card_in_use(shard)

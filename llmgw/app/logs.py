@@ -40,4 +40,5 @@ def configure(program: str, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(FieldFormatter(program))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("asyncssh").setLevel(logging.WARNING)
+    for chatty in ("alembic", "asyncssh"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
