@@ -10,7 +10,6 @@ only read, so that one that cannot be written can still be looked at. Migrations
 newer one keeps its meaning, and one that cannot, as told by the number in `llmgw_schema`, refuses to start.
 """
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,7 +75,6 @@ def _upgrade(connection: sa.Connection) -> None:
     from alembic import command  # noqa: PLC0415 - a fifth of a second, which a store that is up to date does not need
     from alembic.config import Config  # noqa: PLC0415
 
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     command.upgrade(config, "head")
