@@ -11,7 +11,7 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import assert_never
@@ -35,8 +35,10 @@ class Errors(Enum):
 class Child:
     """A program with pipes to its input and output."""
 
-    def __init__(self, argv: Sequence[str], errors: Errors, shared: int | None = None) -> None:
-        """Start it, in a session of its own. `shared` becomes its descriptor 3. Raises OSError."""
+    def __init__(
+        self, argv: Sequence[str], errors: Errors, shared: int | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
+        """Start it, in a session of its own; `env` is set over our variables, `shared` is its descriptor 3. Raises OSError."""
         theirs_in, self._in = os.pipe()
         self._out, theirs_out = os.pipe()
         actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
@@ -56,7 +58,13 @@ class Child:
             actions.append((os.POSIX_SPAWN_DUP2, shared, 3))
         try:
             self.pid = os.posix_spawnp(
-                argv[0], list(argv), os.environ, file_actions=actions, setsid=True, setsigmask=[], setsigdef=_DEFAULTS
+                argv[0],
+                list(argv),
+                {**os.environ, **(env or {})},
+                file_actions=actions,
+                setsid=True,
+                setsigmask=[],
+                setsigdef=_DEFAULTS,
             )
             self._pidfd = os.pidfd_open(self.pid)
         except OSError:

@@ -24,8 +24,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,53 +52,98 @@ class NotFetched(Exception):
         self.text = text
 
 
-class _Progress:
+class Progress:
     """Says how far it is, not too often."""
 
     def __init__(self, out: IO[str]) -> None:
         self._out = out
         self._said = -SAY_EVERY
+        self.before = 0
+        """Bytes of other files, which were there before the one that it hears of."""
+        self.of_all: int | None = None
+        """Bytes of all files, where there are several."""
 
     def at(self, done: int, total: int | None) -> None:
+        """So many bytes of a file are there, and so many there will be."""
         now = time.perf_counter()
         if now - self._said >= SAY_EVERY:
             self._said = now
-            self.say({"done": done, "total": total})
+            self.say({"done": self.before + done, "total": self.of_all if self.of_all is not None else total})
 
     def say(self, line: dict[str, Any]) -> None:
+        """Say a line at once."""
         self._out.write(json.dumps(line) + "\n")
         self._out.flush()
 
 
-def fetch(url: str, sha256: str, target: Path, progress: _Progress) -> None:
+@dataclass(frozen=True)
+class Digest:
+    """What the bytes of a file must come to."""
+
+    name: str
+    """The digest's own name, for people."""
+    hexdigest: str
+    new: Callable[[], "hashlib._Hash"]
+    """Returns the digest of nothing yet."""
+
+
+def sha256_of(hexdigest: str) -> Digest:
+    """Return a digest by SHA-256."""
+    return Digest("sha256", hexdigest.lower(), hashlib.sha256)
+
+
+def fetch(url: str, sha256: str, target: Path, progress: Progress) -> None:
     """Have the file at `target`, whole and verified. Raises NotFetched."""
+    with alone(target, progress) as partial:
+        if target.exists():
+            return
+        download(url, sha256_of(sha256), partial, progress)
+        partial.rename(target)
+        flush_directory(target.parent)
+
+
+@contextmanager
+def alone(target: Path, progress: Progress) -> Iterator[Path]:
+    """Hold the target's lock, and give where it is prepared; wait for whoever holds it, telling how far that one is.
+
+    What the disk refuses meanwhile is raised as NotFetched.
+    """
     partial = target.with_name(target.name + ".partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(target, progress):
-            if target.exists():
-                return
-            _download(url, sha256, partial, progress)
-            partial.rename(target)
-            _flush_directory(target.parent)
+        with _locked(target, partial, progress):
+            yield partial
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            partial.unlink(missing_ok=True)  # what fills the disk would be in the way of everything else
+            _remove(partial)  # what fills the disk would be in the way of everything else
             raise NotFetched("disk_full", f"the disk of {target.parent} is full") from error
         raise NotFetched("disk_unwritable", f"cannot write {error.filename or target}: {error.strerror}") from error
 
 
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files of a directory; 0 of what is not there."""
+    if path.is_dir():
+        return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+    return path.stat().st_size if path.exists() else 0
+
+
 @contextmanager
-def _alone(target: Path, progress: _Progress) -> Iterator[None]:
-    """Hold the target's lock; wait for whoever holds it, telling how far that one is."""
+def _locked(target: Path, partial: Path, progress: Progress) -> Iterator[None]:
     path = target.with_name(target.name + ".lock")
-    partial = target.with_name(target.name + ".partial")
     while True:
         with path.open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                progress.at(partial.stat().st_size if partial.exists() else 0, None)
+                with suppress(FileNotFoundError):  # it may be done while we look
+                    progress.at(size_of(partial), None)
                 time.sleep(WAIT_FOR_LOCK)
                 continue
             if not path.exists() or path.stat().st_ino != os.fstat(lock.fileno()).st_ino:
@@ -109,15 +155,19 @@ def _alone(target: Path, progress: _Progress) -> Iterator[None]:
             return
 
 
-def _download(url: str, sha256: str, partial: Path, progress: _Progress) -> None:
-    digest = hashlib.sha256()
+def download(url: str, expected: Digest, partial: Path, progress: Progress, token: str = "") -> None:
+    """Have a file's bytes at `partial`, verified, going on from what is there. Raises NotFetched, OSError.
+
+    `token` is shown to the host of the URL, and to none that it redirects to.
+    """
+    digest = expected.new()
     have = _hash_what_is_there(partial, digest, progress)
     try:
-        answer = _open(url, have)
+        answer = _open(url, have, token)
     except urllib.error.HTTPError as error:
         with error:
             if error.code == 416 and have:  # there is no more: it is whole, or it is another file
-                _check(digest, sha256, partial, url)
+                _check(digest, expected, partial, url)
                 return
             text = f"{url} answers {error.code} {error.reason}"
         raise NotFetched(f"http_{error.code}", text) from error
@@ -125,20 +175,20 @@ def _download(url: str, sha256: str, partial: Path, progress: _Progress) -> None
         raise NotFetched("unreachable", f"cannot reach {url}: {_why(error)}") from error
     with answer:
         if have and not _goes_on_at(answer, have):
-            digest, have = hashlib.sha256(), 0
+            digest, have = expected.new(), 0
         length = answer.headers.get("Content-Length", "")
         total = have + int(length) if length.isdigit() else None
-        _require_room(partial.parent, (total or 0) - have)
+        require_room(partial.parent, (total or 0) - have)
         with partial.open("ab" if have else "wb") as file:
             done = _copy(answer, file, digest, have, total, progress)
             file.flush()
             os.fsync(file.fileno())
     if total is not None and done < total:
         raise NotFetched("truncated", f"{url} ended after {done} of {total} bytes")
-    _check(digest, sha256, partial, url)
+    _check(digest, expected, partial, url)
 
 
-def _hash_what_is_there(partial: Path, digest: "hashlib._Hash", progress: _Progress) -> int:
+def _hash_what_is_there(partial: Path, digest: "hashlib._Hash", progress: Progress) -> int:
     if not partial.exists():
         return 0
     have = 0
@@ -150,7 +200,7 @@ def _hash_what_is_there(partial: Path, digest: "hashlib._Hash", progress: _Progr
     return have
 
 
-def _open(url: str, have: int) -> http.client.HTTPResponse:
+def _open(url: str, have: int, token: str) -> http.client.HTTPResponse:
     # by hand: the usual opener would also follow a redirect to a file of this node or to FTP
     opener = urllib.request.OpenerDirector()
     for handler in (
@@ -165,7 +215,10 @@ def _open(url: str, have: int) -> http.client.HTTPResponse:
     headers = {"User-Agent": f"llmgw/{__version__}", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
-    answer = opener.open(urllib.request.Request(url, headers=headers), timeout=SILENCE)  # noqa: S310 - HTTP only, above
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - HTTP only, above
+    if token:
+        request.add_unredirected_header("Authorization", f"Bearer {token}")
+    answer = opener.open(request, timeout=SILENCE)
     if not isinstance(answer, http.client.HTTPResponse):
         raise NotFetched("unreachable", f"{url} does not lead to a web server")
     return answer
@@ -182,7 +235,7 @@ def _copy(
     digest: "hashlib._Hash",
     done: int,
     total: int | None,
-    progress: _Progress,
+    progress: Progress,
 ) -> int:
     while True:
         try:
@@ -198,18 +251,19 @@ def _copy(
         progress.at(done, total)
 
 
-def _check(digest: "hashlib._Hash", sha256: str, partial: Path, url: str) -> None:
-    if digest.hexdigest() != sha256.lower():
+def _check(digest: "hashlib._Hash", expected: Digest, partial: Path, url: str) -> None:
+    if digest.hexdigest() != expected.hexdigest:
         partial.unlink(missing_ok=True)
-        text = f"{url} has sha256 {digest.hexdigest()[:16]}…, not {sha256[:16]}…; what came was dropped"
+        text = f"{url} has {expected.name} {digest.hexdigest()[:16]}…, not {expected.hexdigest[:16]}…; what came was dropped"
         raise NotFetched("checksum_mismatch", text)
 
 
-def _require_room(directory: Path, needed: int) -> None:
+def require_room(directory: Path, needed: int) -> None:
+    """Raise NotFetched unless so many bytes more have room on the disk, and something is left."""
     free = shutil.disk_usage(directory).free
     if needed > free - RESERVE:
         missing = (needed - free + RESERVE) / (1 << 20)
-        raise NotFetched("disk_full", f"{directory} needs {missing:.0f} MiB more of free space for this file")
+        raise NotFetched("disk_full", f"{directory} needs {missing:.0f} MiB more of free space for what is fetched")
 
 
 def _why(error: BaseException) -> str:
@@ -219,7 +273,8 @@ def _why(error: BaseException) -> str:
     return str(inner) or type(inner).__name__
 
 
-def _flush_directory(directory: Path) -> None:
+def flush_directory(directory: Path) -> None:
+    """Have the disk keep the names in a directory."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -235,7 +290,7 @@ def main() -> None:
     parser.add_argument("--target", required=True, type=Path)
     options = parser.parse_args()
     end_with_parent()
-    progress = _Progress(sys.stdout)
+    progress = Progress(sys.stdout)
     try:
         fetch(options.url, options.sha256, options.target, progress)
     except NotFetched as error:

@@ -1,4 +1,6 @@
-"""The agent's side of fetches: one program a shard (`llmgw.agent.fetch`), its words turned into events.
+"""The agent's side of fetches: one program a shard (`llmgw.agent.fetch`, `fetch_hub`), its words turned into events.
+
+Shards that wait for the same weights have a program each, of which one fetches and the others wait for its lock.
 
 The agent holds no state of its own about a fetch: what is on the disk is the state, and a fetch that is ended at any moment
 goes on from there.
@@ -15,11 +17,14 @@ from llmgw.agent.asked import Child, Errors
 from llmgw.agent.events import Fetched, FetchProgress, NotFetched
 from llmgw.base.ids import ShardId
 from llmgw.engines.shard import ShardSpec
-from llmgw.engines.weights import HubFetch, Source
+from llmgw.engines.weights import HubFetch, Source, UrlFetch, stored_name, told
 from llmgw.fleet.report import Reason
 from llmgw.runtime.supervisor import Owned, Supervisor
 
 log = logging.getLogger(__name__)
+
+HUB = ("HF_ENDPOINT", "HF_TOKEN")
+"""Variables of an engine's environment that its fetch gets, too, over the agent's own."""
 
 Word = FetchProgress | Fetched | NotFetched
 
@@ -27,8 +32,10 @@ Word = FetchProgress | Fetched | NotFetched
 class Fetches:
     """The fetches under way. Use from the event loop's thread; `tasks` owns what runs, so stopping it ends them all."""
 
-    def __init__(self, tasks: Supervisor, tell: Callable[[Word], None]) -> None:
+    def __init__(self, tasks: Supervisor, secret: Callable[[str], str | None], tell: Callable[[Word], None]) -> None:
+        """`secret` returns the value of a secret by its name, or None."""
         self._tasks = tasks
+        self._secret = secret
         self._tell = tell
         self._running: dict[ShardId, Owned] = {}
 
@@ -37,7 +44,8 @@ class Fetches:
         source = spec.fetch
         assert source is not None
         self.cancel(spec.shard)
-        job = self._fetch(spec.shard, source, directory / spec.weights if directory is not None else None)
+        target = directory / stored_name(source) if directory is not None else None
+        job = self._fetch(spec.shard, source, target, self._environment(spec))
         self._running[spec.shard] = self._tasks.job(f"fetch {spec.shard}", job)
 
     def cancel(self, shard: ShardId) -> None:
@@ -46,7 +54,16 @@ class Fetches:
         if running is not None:
             running.cancel()
 
-    async def _fetch(self, shard: ShardId, source: Source, target: Path | None) -> None:
+    def _environment(self, spec: ShardSpec) -> dict[str, str]:
+        """Return the engine's variables that say which hub is asked, and what it is shown."""
+        given = {name: value for name, value in spec.env.items() if name in HUB}
+        for name, secret in spec.secrets.items():
+            value = self._secret(secret) if name in HUB else None
+            if value is not None:
+                given[name] = value
+        return given
+
+    async def _fetch(self, shard: ShardId, source: Source, target: Path | None, env: dict[str, str]) -> None:
         if target is None:
             text = "the node has no directory for weights; set the node's `weights_dir` or start the agent with --weights-dir"
             self._tell(NotFetched(shard, source, Reason("no_weights_dir", text)))
@@ -54,17 +71,12 @@ class Fetches:
         if target.exists():
             self._tell(Fetched(shard, source))
             return
-        if isinstance(source, HubFetch):
-            text = "this version of the agent fetches nothing from a hub; update llmgw on the node"
-            self._tell(NotFetched(shard, source, Reason("fetch_broken", text)))
-            return
-        argv = [sys.executable, "-m", "llmgw.agent.fetch", "--url", source.url, "--sha256", source.sha256]
         try:
-            child = Child([*argv, "--target", str(target)], Errors.OURS)
+            child = Child([sys.executable, "-m", *_program(source), "--target", str(target)], Errors.OURS, env=env)
         except OSError as error:
             self._tell(NotFetched(shard, source, Reason("fetch_broken", f"cannot run the fetch: {error.strerror}")))
             return
-        log.info("fetching", extra={"shard": shard, "url": source.url, "target": target, "pid": child.pid})
+        log.info("fetching", extra={"shard": shard, "source": told(source), "target": target, "pid": child.pid})
         try:
             while (line := await child.line()) is not None:
                 word = _word(shard, source, line)
@@ -85,6 +97,16 @@ class Fetches:
         finally:
             child.kill()  # reaped with everything else that ends
             child.close()
+
+
+def _program(source: Source) -> list[str]:
+    """Return the program that fetches from a source, and its arguments but for the target."""
+    match source:
+        case UrlFetch(url, sha256):
+            return ["llmgw.agent.fetch", "--url", url, "--sha256", sha256]
+        case HubFetch(repo, commit, files):
+            chosen = [argument for pattern in files for argument in ("--file", pattern)]
+            return ["llmgw.agent.fetch_hub", "--repo", repo, "--commit", commit, *chosen]
 
 
 def _word(shard: ShardId, source: Source, line: bytes) -> Word | None:

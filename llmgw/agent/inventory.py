@@ -159,7 +159,7 @@ def _directories(root: Path) -> Iterator[tuple[Path, dict[str, int]]]:
                 return
             try:
                 if entry.is_dir():
-                    if depth < DEPTH:
+                    if depth < DEPTH and not entry.name.endswith(PARTIAL):
                         waiting.append((directory / entry.name, depth + 1))
                 elif entry.is_file():
                     files[entry.name] = entry.stat().st_size

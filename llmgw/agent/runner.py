@@ -84,7 +84,7 @@ class Runner:
         self._clock = clock
         self._weights_dir = weights_dir
         self._tasks = Supervisor("agent")
-        self._fetches = Fetches(self._tasks, self.dispatch)
+        self._fetches = Fetches(self._tasks, processes.secrets.get, self.dispatch)
         self._growth = LogGrowth(disk)
         self._gpus: Gpus | None = None
         self._node = NodeFacts(weights_dir, disk.root, self._ports)

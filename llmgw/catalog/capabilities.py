@@ -7,6 +7,7 @@ from llmgw.catalog.problems import Problem
 from llmgw.catalog.read import Read
 from llmgw.catalog.wording import listing, quoted, suggestion
 from llmgw.engines.facts import FACTS, EngineFacts
+from llmgw.engines.weights import named_file, unpinned
 from llmgw.spec.cluster import Cluster, EngineDefinition
 from llmgw.spec.model import Model
 from llmgw.spec.profile import Profile
@@ -30,10 +31,21 @@ def engine_rules(objects: list[Read]) -> Iterator[Problem]:
                     if each.spec.weights.url is not None and facts.no_url:
                         message = f"{facts.title} cannot serve one file, because {facts.no_url}"
                         yield each.document.problem(("weights", "url"), "engine-cannot", message)
+                    if each.spec.weights.hf is not None and facts.needs_file and not named_file(each.spec.weights):
+                        message = f"{facts.title} serves one GGUF file; name it in `files`, without `*`"
+                        yield each.document.problem(("weights", "hf"), "engine-cannot", message)
                     if each.spec.adapters and facts.no_lora:
                         message = f"{facts.title} serves no LoRA adapters by name, because {facts.no_lora}"
                         yield each.document.problem(("adapters",), "engine-cannot", message)
+            missing = unpinned(each.spec.weights)
+            if missing:
+                yield each.document.problem(("weights", "hf"), "unpinned", missing, "warning")
             for index, adapter in enumerate(each.spec.adapters):
+                if adapter.weights.hf is not None:
+                    message = "this version of llmgw fetches no adapters; give a `path` on the node"
+                    yield each.document.problem(
+                        ("adapters", index, "weights", "hf"), "not-acted-on", message, "warning"
+                    )
                 if adapter.weights.url is not None:
                     message = "an adapter is a directory, and a URL names one file; give a `path`"
                     yield each.document.problem(("adapters", index, "weights", "url"), "engine-cannot", message)

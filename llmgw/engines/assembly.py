@@ -19,7 +19,7 @@ from llmgw.engines.shard import (
     RestartPolicy,
     ShardSpec,
 )
-from llmgw.engines.weights import UrlFetch, stored_name
+from llmgw.engines.weights import path_of, source_of
 from llmgw.spec.common import Secret
 
 OFFLINE = {
@@ -65,8 +65,7 @@ def shard(placed: Placed, rank: int, kind: Kind, launch: Launch) -> ShardSpec:
     model, profile, seat = placed.model, placed.profile, placed.seats[rank]
     definition, backoff, weights = placed.definition, placed.backoff, placed.model.weights
     env = {**launch.env, **(definition.env if definition else {}), **profile.env}
-    fetch = UrlFetch(weights.url, weights.sha256) if weights.url and weights.sha256 else None
-    path = stored_name(fetch) if fetch else weights.path
+    path = path_of(weights)
     assert path is not None, "the planner places no other weights"
     return ShardSpec(
         shard=shard_id(placed.replica, rank),
@@ -95,7 +94,7 @@ def shard(placed: Placed, rank: int, kind: Kind, launch: Launch) -> ShardSpec:
         secrets={name: value.secret for name, value in env.items() if isinstance(value, Secret)},
         stall_after=profile.stall_after,
         metrics=metrics(placed, kind.metrics) if rank == 0 else None,
-        fetch=fetch,
+        fetch=source_of(weights),
         lora=kind.lora if rank == 0 and launch.adapters else None,
         adapters=launch.adapters if rank == 0 else (),
         shards=len(placed.seats),

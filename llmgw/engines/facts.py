@@ -25,6 +25,8 @@ class EngineFacts:
     """Why it takes no `distributed: ray`."""
     no_url: str = ""
     """Why its weights cannot be a `url`, which names one file; empty if they can."""
+    needs_file: bool = False
+    """It serves one file, so of a repository that is to be named."""
     no_lora: str = ""
     """Why it takes no `adapters`; empty if it does."""
     own_flags: tuple[str, ...] = ()
@@ -45,6 +47,7 @@ FACTS: Mapping[str, EngineFacts] = {
             "llamacpp",
             "llama.cpp",
             serves_without_gpu=True,
+            needs_file=True,
             no_nodes="its RPC mode ends the whole replica when one worker goes, and calls itself a proof of concept",
             no_tensor_parallel="it splits a model over the cards of one node by itself; use `--split-mode` in `args`",
             no_pipeline_parallel="it splits a model over the cards of one node by itself; use `--split-mode` in `args`",

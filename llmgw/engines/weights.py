@@ -9,6 +9,10 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from llmgw.spec.model import Weights
+
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
 
 @dataclass(frozen=True, slots=True)
 class UrlFetch:
@@ -28,7 +32,7 @@ class HubFetch:
     commit: str
     """40 hexadecimal digits."""
     files: tuple[str, ...] = ()
-    """Only those whose path matches one of these, with `*` for any characters; all if empty."""
+    """Only those whose path matches one of these, with `*` for any characters; if empty, what the model needs."""
 
 
 Source = UrlFetch | HubFetch
@@ -55,6 +59,40 @@ def told(source: Source) -> str:
             return url
         case HubFetch(repo, commit):
             return f"hf {repo}@{commit[:12]}"
+
+
+def source_of(weights: Weights) -> Source | None:
+    """Return where a node fetches weights from; None for a path, and for a repository at no certain commit."""
+    if weights.url is not None and weights.sha256 is not None:
+        return UrlFetch(weights.url, weights.sha256)
+    if weights.hf is not None and weights.revision is not None and COMMIT.fullmatch(weights.revision):
+        return HubFetch(weights.hf, weights.revision, tuple(sorted(weights.files or ())))
+    return None
+
+
+def path_of(weights: Weights) -> str | None:
+    """Return where weights lie on a node: absolute or below its weights directory; None if `unpinned`."""
+    source = source_of(weights)
+    if source is None:
+        return weights.path
+    file = named_file(weights)
+    return f"{stored_name(source)}/{file}" if file else stored_name(source)
+
+
+def named_file(weights: Weights) -> str:
+    """Return the GGUF file of a repository that is named in full, the first of them; empty if none is."""
+    return next((one for one in weights.files or () if one.endswith(".gguf") and not set("*?[") & set(one)), "")
+
+
+def unpinned(weights: Weights) -> str:
+    """Say what a repository lacks to be fetched; empty if nothing, and for other weights."""
+    if weights.hf is None or source_of(weights) is not None:
+        return ""
+    branch = weights.revision or "main"
+    return (
+        f"branch or tag {branch} of {weights.hf} may become something else, and this version of llmgw looks up no commits; "
+        f"write the commit as `revision`, which `git ls-remote https://huggingface.co/{weights.hf} {branch}` prints"
+    )
 
 
 def _plain(name: str) -> str:

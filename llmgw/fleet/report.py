@@ -7,7 +7,6 @@ from enum import StrEnum
 from llmgw.base.ids import BootId, Epoch, Generation, NodeName, ReplicaId, ShardId
 from llmgw.engines.shape import Shape
 from llmgw.engines.shard import ShardSpec
-from llmgw.engines.weights import Source
 
 
 class Phase(StrEnum):
@@ -208,27 +207,6 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """Weights that the agent fetched, fetches, or shall fetch."""
-
-    name: str
-    """Below the weights directory: `stored_name(source)`."""
-    source: Source
-    size: int
-    """Bytes of it on the disk now."""
-    whole: bool
-    """All of it is there and was verified."""
-    fetching: bool = False
-    """Its bytes are on their way now."""
-    total: int | None = None
-    """Bytes that it will have, where that is known."""
-    reason: Reason | None = None
-    """Why it is not whole and not being fetched, or what is wrong with it though it is whole."""
-    unused: float | None = None
-    """Seconds since a shard of this node last had it; None while one has it."""
-
-
-@dataclass(frozen=True, slots=True)
 class Use:
     """What the gateways of one control plane have to do with one replica."""
 
@@ -276,8 +254,6 @@ class Report:
     gpus: tuple[Gpu, ...] = ()
     users: tuple[User, ...] = ()
     """Who sends requests to its shards, as control planes say."""
-    weights: tuple[Stored, ...] = ()
-    """What was fetched or shall be, by name; weights that people put there are in `facts` alone."""
 
     def shard(self, shard: ShardId) -> ShardReport | None:
         """Return what is said of one shard, or None."""

@@ -17,6 +17,7 @@ from llmgw.base.ids import ModelName, NodeName
 from llmgw.engines.adapter import Engine
 from llmgw.engines.placed import Seat
 from llmgw.engines.shard import LOOPBACK
+from llmgw.engines.weights import path_of, unpinned
 from llmgw.fleet.report import Gpu
 from llmgw.plan.capacity import Ledger, Machine, names
 from llmgw.spec.common import size_text
@@ -124,10 +125,7 @@ def not_yet(model: Model, profile: Profile, engines: Mapping[str, Engine]) -> st
     """Say what this version cannot do yet that the profile asks for; empty if it can do all of it."""
     if profile.engine not in engines:
         return f"profile {profile.name}: this version of llmgw cannot run {profile.engine} yet"
-    if model.weights.hf is not None:
-        text = "this version of llmgw fetches nothing from Hugging Face yet; give a `url` or a `path` on the node"
-        return f"profile {profile.name}: {text}"
-    return ""
+    return unpinned(model.weights)
 
 
 def listens_on(node: Node) -> str:
@@ -281,7 +279,7 @@ def _no_company(profile: Profile, machine: Machine, ledger: Ledger, banned: Bann
 
 
 def _has_weights(model: Model, machine: Machine) -> bool:
-    return machine.report is not None and model.weights.path in machine.report.facts.weights
+    return machine.report is not None and path_of(model.weights) in machine.report.facts.weights
 
 
 def pick(free: list[Gpu], count: int) -> list[Gpu]:

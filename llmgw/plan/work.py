@@ -15,6 +15,7 @@ from llmgw.catalog.catalog import Catalog
 from llmgw.engines.placed import Placed, Seat
 from llmgw.engines.shard import ShardSpec
 from llmgw.engines.sizing import too_small
+from llmgw.engines.weights import path_of
 from llmgw.fleet.report import SERVING, Phase
 from llmgw.fleet.view import NeverSeen, Reporting, report_of
 from llmgw.plan.capacity import Ledger
@@ -212,7 +213,7 @@ class Work:
         return self._too_small[key]
 
     def _cards_too_small(self, model: Model, profile: Profile) -> dict[NodeName, str]:
-        path = model.weights.path
+        path = path_of(model.weights)
         if path is None or profile.gpu is None:
             return {}
         reports = {name: report_of(view) for name, view in self.snapshot.nodes.items()}

@@ -47,17 +47,18 @@ class Weights(SpecModel):
     )
 
     hf: Repository | None = Field(
-        None, description="Repository, as `ORG/NAME`.", json_schema_extra=planned(Impact.REDOWNLOAD)
+        None, description="Repository, as `ORG/NAME`.", json_schema_extra=impact(Impact.REDOWNLOAD)
     )
     revision: Text | None = Field(
         None,
-        description="Commit, tag or branch of the repository; what is applied is pinned to the commit.",
-        json_schema_extra=planned(Impact.REDOWNLOAD),
+        description="Commit of the repository, 40 digits. With a tag or a branch the model stays pending.",
+        json_schema_extra=impact(Impact.REDOWNLOAD),
     )
     files: list[Glob] | None = Field(
         None,
-        description="Only these files of the repository, with `*`.",
-        json_schema_extra=planned(Impact.REDOWNLOAD),
+        description="Only these files of the repository, with `*`; for llama.cpp one GGUF file without it. Without `files`, "
+        "all but what repeats the weights in other formats.",
+        json_schema_extra=impact(Impact.REDOWNLOAD),
     )
     path: Text | None = Field(
         None,

@@ -122,26 +122,6 @@ class LogReply:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveRequest:
-    """Asks for the removal of fetched weights that no shard of the node has and its order does not name."""
-
-    id: int
-    name: str
-    type: Literal["remove_request"] = "remove_request"
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveReply:
-    """They are gone, or why they are not."""
-
-    id: int
-    freed: int = 0
-    """Bytes."""
-    error: str | None = None
-    type: Literal["remove_reply"] = "remove_reply"
-
-
-@dataclass(frozen=True, slots=True)
 class WorkerHello:
     """First word of a gateway worker to the control plane."""
 

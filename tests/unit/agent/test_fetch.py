@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from llmgw.agent import fetch as program
-from llmgw.agent.fetch import NotFetched, _Progress, fetch
+from llmgw.agent.fetch import NotFetched, Progress, fetch
 from tests.fakes.files import FileServer, serving_file
 
 CONTENT = random.Random(7).randbytes(700_000)
@@ -37,7 +37,7 @@ def target(tmp_path) -> Path:
 
 def get(files: FileServer, target: Path, digest: str = DIGEST) -> list[dict[str, object]]:
     out = io.StringIO()
-    fetch(files.url, digest, target, _Progress(out))
+    fetch(files.url, digest, target, Progress(out))
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 

@@ -30,6 +30,7 @@ name: m
 weights: {path: /m}
 """
 GPU = "gpu: {class: h100, count: 4}"
+COMMIT = "c0ffee" * 6 + "beef"
 
 
 def told(model: str = "", cluster: str = CLUSTER, warnings: bool = True, **others: str) -> list[str]:
@@ -253,6 +254,18 @@ MODELS: dict[str, tuple[str, list[str]]] = {
     "two kinds of weights": (
         CPU.replace("{path: /m}", "{path: /m, hf: a/b}"),
         ["m.yaml:4:1 weights have one of `hf`, `path` and `url` [weights]"],
+    ),
+    "a repository at a commit": (CPU.replace("{path: /m}", f"{{hf: a/b, revision: {COMMIT}, files: [m.gguf]}}"), []),
+    "a repository at a branch": (
+        CPU.replace("{path: /m}", "{hf: a/b, files: [m.gguf]}"),
+        [
+            "warning m.yaml:4:15 branch or tag main of a/b may become something else, and this version of llmgw looks up no "
+            "commits; write the commit as `revision`, which `git ls-remote https://huggingface.co/a/b main` prints [unpinned]"
+        ],
+    ),
+    "llama.cpp and a repository of which no file is named": (
+        CPU.replace("{path: /m}", f"{{hf: a/b, revision: {COMMIT}, files: ['*.gguf']}}"),
+        ["m.yaml:4:15 llama.cpp serves one GGUF file; name it in `files`, without `*` [engine-cannot]"],
     ),
     "a URL without a digest": (
         CPU.replace("{path: /m}", "{url: 'https://h/f.gguf'}"),

@@ -1,6 +1,9 @@
 """The names under which fetched weights are kept: the same bytes the same name, other bytes another one."""
 
-from llmgw.engines.weights import HubFetch, UrlFetch, stored_name, told
+from llmgw.engines.weights import HubFetch, UrlFetch, path_of, source_of, stored_name, told, unpinned
+from llmgw.spec.model import Weights
+
+COMMIT = "c0ffee" * 6 + "beef"
 
 
 def test_a_files_name_is_of_its_content_and_keeps_the_suffix() -> None:
@@ -25,3 +28,30 @@ def test_a_repository_is_kept_by_its_commit_and_the_choice_of_files() -> None:
 def test_a_source_is_told_as_it_was_given() -> None:
     assert told(HubFetch("Org/Name", "ab" * 20)) == "hf Org/Name@abababababab"
     assert told(UrlFetch("https://h/m.gguf", "0" * 64)) == "https://h/m.gguf"
+
+
+def test_a_repository_at_a_commit_is_a_source_and_lies_in_a_directory_or_is_a_file_in_it() -> None:
+    whole = Weights(hf="Org/Name", revision=COMMIT)
+    source = source_of(whole)
+    assert source == HubFetch("Org/Name", COMMIT)
+    assert path_of(whole) == stored_name(source)
+    one = Weights(hf="Org/Name", revision=COMMIT, files=["*.json", "q4/m.gguf", "q8/m.gguf"])
+    source = source_of(one)
+    assert source == HubFetch("Org/Name", COMMIT, ("*.json", "q4/m.gguf", "q8/m.gguf"))
+    assert path_of(one) == f"{stored_name(source)}/q4/m.gguf"
+    assert unpinned(whole) == unpinned(one) == ""
+
+
+def test_a_branch_is_no_source() -> None:
+    for revision in (None, "main", "v1.0", COMMIT[:12], COMMIT.upper()):
+        weights = Weights(hf="Org/Name", revision=revision)
+        assert source_of(weights) is None
+        assert path_of(weights) is None
+        assert f"git ls-remote https://huggingface.co/Org/Name {revision or 'main'}`" in unpinned(weights)
+
+
+def test_other_weights_lie_where_they_are_said_to() -> None:
+    assert path_of(Weights(path="/w/m.gguf")) == "/w/m.gguf"
+    url = Weights(url="https://h/m.gguf", sha256="ab" * 32)
+    assert path_of(url) == "abababababababab-m.gguf"
+    assert unpinned(Weights(path="m.gguf")) == unpinned(url) == ""
