@@ -70,9 +70,10 @@ class Sshd:
         }
         for process in psutil.process_iter(["name"]):
             if process.info["name"] == "sshd":
-                for one in process.net_connections("tcp"):
-                    if one.raddr and one.laddr.port == self.port and one.raddr.port in ends:
-                        return int(process.pid)
+                with suppress(psutil.NoSuchProcess):  # another's session that ends while we look
+                    for one in process.net_connections("tcp"):
+                        if one.raddr and one.laddr.port == self.port and one.raddr.port in ends:
+                            return int(process.pid)
         raise AssertionError(f"process {client} has no session here")
 
     def node_yaml(self, name: str, host_key: str, socket: Path, *, key: str | None = None, extra: str = "") -> str:

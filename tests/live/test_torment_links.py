@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.live.cutter import Cutter
@@ -142,7 +143,7 @@ def test_a_jump_host_that_dies_and_returns(lab: Lab, sshd: Sshd, witness: Witnes
         session = hop.session_of(lab.server.pid)
         hop.stop()
         for client in tunnels(lab):
-            with suppress(AssertionError, ProcessLookupError):
+            with suppress(AssertionError, ProcessLookupError, psutil.NoSuchProcess):  # it may be gone by now
                 os.kill(hop.session_of(client), signal.SIGKILL)
         os.kill(session, signal.SIGKILL)
         lab.until(lambda: lab.node()["state"] == "unreachable", "the loss")
