@@ -2,6 +2,7 @@
 
 import getpass
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
