@@ -41,7 +41,7 @@ def test_the_control_plane_stays_at_home() -> None:
     names = zipfile.ZipFile(io.BytesIO(wheel.data)).namelist()
     for part in ("cli", "control", "gateway", "adapters", "plan", "catalog", "routing"):
         assert not [name for name in names if name.startswith(f"llmgw/{part}/")], part
-    allowed = {"aiohttp", "nvidia-ml-py", "psutil", "pydantic"}
+    allowed = {"aiohttp", "huggingface-hub", "nvidia-ml-py", "psutil", "pydantic"}
     assert {one.partition(">")[0].partition("<")[0] for one in wheel.requirements} <= allowed
 
 
