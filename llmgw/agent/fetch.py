@@ -27,6 +27,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial as bound
 from pathlib import Path
 from typing import IO, Any
 
@@ -289,10 +290,15 @@ def main() -> None:
     parser.add_argument("--sha256", required=True)
     parser.add_argument("--target", required=True, type=Path)
     options = parser.parse_args()
+    run(bound(fetch, options.url, options.sha256, options.target))
+
+
+def run(job: Callable[[Progress], None]) -> None:
+    """Do a fetch as a program that ends with its parent; say how it went. Exits with 1 for one that did not come about."""
     end_with_parent()
     progress = Progress(sys.stdout)
     try:
-        fetch(options.url, options.sha256, options.target, progress)
+        job(progress)
     except NotFetched as error:
         progress.say({"error": error.code, "text": error.text})
         sys.exit(1)

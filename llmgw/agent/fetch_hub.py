@@ -12,9 +12,9 @@ Without `--file`, what repeats the weights in other formats is left out where th
 
 import argparse
 import hashlib
-import sys
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path, PurePosixPath
 from urllib.parse import quote
 
@@ -30,24 +30,38 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.hf_api import RepoFile
 
-from llmgw.agent.fetch import Digest, NotFetched, Progress, alone, download, flush_directory, require_room, sha256_of
-from llmgw.agent.lineage import end_with_parent
+from llmgw.agent.fetch import (
+    Digest,
+    NotFetched,
+    Progress,
+    alone,
+    download,
+    flush_directory,
+    require_room,
+    run,
+    sha256_of,
+    size_of,
+)
 
 OTHER_FORMATS = ("*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.ot", "original/*")
 """What repeats the weights of a repository that has them as safetensors."""
+GLOB = frozenset("*?[")
+"""What makes a name one that stands for several."""
 
 
 def fetch_repository(repo: str, commit: str, patterns: tuple[str, ...], target: Path, progress: Progress) -> None:
     """Have the commit's files below `target`, whole and verified. Raises NotFetched."""
-    with alone(target, progress) as partial:
+    with alone(target, progress) as coming:
         if target.exists():
             return
-        files = chosen(_listed(repo, commit), patterns)
-        if not files:
-            what = f"no file that matches {', '.join(patterns)}" if patterns else "no files"
+        listed = _listed(repo, commit)
+        files = chosen(listed, patterns)
+        lacking = [one for one in patterns if not GLOB & set(one) and all(file.path != one for file in files)]
+        if lacking or not files:
+            what = f"no file {', '.join(lacking or patterns)}" if patterns else "no files"
             raise NotFetched("no_such_file", f"{repo} has {what} at {commit[:12]}; correct the weights' `files`")
-        _fill(repo, commit, files, partial, progress)
-        partial.rename(target)
+        _fill(repo, commit, files, coming, progress)
+        coming.rename(target)
         flush_directory(target.parent)
 
 
@@ -61,12 +75,11 @@ def chosen(files: Iterable[RepoFile], patterns: tuple[str, ...]) -> list[RepoFil
     return [one for one in files if not any(fnmatchcase(one.path, pattern) for pattern in OTHER_FORMATS)]
 
 
-def _fill(repo: str, commit: str, files: list[RepoFile], partial: Path, progress: Progress) -> None:
+def _fill(repo: str, commit: str, files: list[RepoFile], directory: Path, progress: Progress) -> None:
     progress.of_all = sum(one.size for one in files)
-    places = {one.path: _below(partial, one.path) for one in files}
-    there = sum(one.size for one in files if places[one.path].exists())
-    partial.mkdir(exist_ok=True)
-    require_room(partial, progress.of_all - there)
+    places = {one.path: _below(directory, one.path) for one in files}
+    directory.mkdir(exist_ok=True)
+    require_room(directory, progress.of_all - size_of(directory))
     token = get_token() or ""
     for one in files:
         place = places[one.path]
@@ -144,14 +157,7 @@ def main() -> None:
     parser.add_argument("--file", action="append", default=[])
     parser.add_argument("--target", required=True, type=Path)
     options = parser.parse_args()
-    end_with_parent()
-    progress = Progress(sys.stdout)
-    try:
-        fetch_repository(options.repo, options.commit, tuple(options.file), options.target, progress)
-    except NotFetched as error:
-        progress.say({"error": error.code, "text": error.text})
-        sys.exit(1)
-    progress.say({"fetched": True})
+    run(partial(fetch_repository, options.repo, options.commit, tuple(options.file), options.target))
 
 
 if __name__ == "__main__":

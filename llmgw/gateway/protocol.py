@@ -239,7 +239,7 @@ class ClientConnection(asyncio.Protocol):
         if not reusable:
             self._close_lingering()
             return
-        if self._plane.stopping and not self._is_said_something():
+        if self._plane.stopping and not self._begins_another():
             self._close()
             return
         self._catch_up()
@@ -250,7 +250,7 @@ class ClientConnection(asyncio.Protocol):
             self._exchange is None
             and self._linger is None
             and (new_too or not self._new)
-            and not self._is_said_something()
+            and not self._begins_another()
         ):
             self._close()
 
@@ -275,24 +275,21 @@ class ClientConnection(asyncio.Protocol):
     @property
     def is_gone(self) -> bool:
         """Whether the client has closed, as far as can be seen without reading from it."""
-        sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        if sock is None:
-            return True
-        poll = select.poll()
-        poll.register(sock.fileno(), select.POLLRDHUP)
-        return bool(poll.poll(0))
+        return self._sees(select.POLLRDHUP)
 
     # Inside
 
-    def _is_said_something(self) -> bool:
+    def _begins_another(self) -> bool:
         """Whether some of a request that is not served yet is here, be it in the kernel."""
-        if self._reader.ready or self._reader.unfinished:
-            return True
+        return bool(self._reader.ready) or self._reader.unfinished or self._sees(select.POLLIN)
+
+    def _sees(self, event: int) -> bool:
+        """Whether the kernel says so of the socket now; whatever is asked of one that is gone."""
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
         if sock is None:
-            return False
+            return True
         poll = select.poll()
-        poll.register(sock.fileno(), select.POLLIN)
+        poll.register(sock.fileno(), event)
         return bool(poll.poll(0))
 
     def _catch_up(self) -> None:

@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,24 @@ def alive(pid: int) -> bool:
     """Whether a process runs; one that ended and waits for its parent's look does not."""
     stat = stat_of(pid)
     return stat is not None and stat.state not in ("Z", "X")
+
+
+@contextmanager
+def stolen(lab: "Lab", port: int) -> Iterator[None]:
+    """Take a port as soon as its engine has lost it, and listen there until the end of the block."""
+    with socket.socket() as thief:
+        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+        def bound() -> bool:
+            try:
+                thief.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+            return True
+
+        lab.until(bound, "the port to be free")
+        thief.listen()
+        yield
 
 
 def free_port() -> int:

@@ -21,7 +21,7 @@ from llmgw.agent.liveness import Pulse
 from llmgw.agent.probe import Prober
 from llmgw.agent.procfs import stat_of
 from tests.fakes.files import serving_file
-from tests.live.lab import ENGINE, Lab, alive, fake_yaml, model_yaml
+from tests.live.lab import ENGINE, Lab, alive, fake_yaml, model_yaml, stolen
 from tests.live.test_broken import _switch
 from tests.live.test_skeleton import Stream
 from tests.unit.agent.brain import SPEC
@@ -107,19 +107,7 @@ def test_a_busy_engine_whose_health_fails_is_degraded_and_untouched(lab: Lab) ->
 def test_an_engine_whose_listener_died_is_replaced_and_a_thief_of_its_port_is_named(lab: Lab) -> None:
     engine = serve(lab, "--lose-port-after", "6")
     port = replica(lab)["port"]
-    thief = socket.socket()
-    thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-
-    def stolen() -> bool:
-        try:
-            thief.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
-
-    with thief:
-        lab.until(stolen, "the engine to lose its port")
-        thief.listen()
+    with stolen(lab, port):
 
         def moved() -> dict[str, Any] | None:
             one = replica(lab)

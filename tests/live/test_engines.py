@@ -15,11 +15,9 @@ import pytest
 
 from tests.fakes import nvml
 from tests.live.conftest import program
-from tests.live.lab import CLUSTER, ENGINE, Lab, alive
+from tests.live.lab import ENGINE, Lab, alive
+from tests.live.pair import NODES, configure_pair, spawn_pair
 from tests.live.test_skeleton import Stream
-
-CLASSES = '\ngpu_classes:\n- {name: h100, match: ["NVIDIA H100*"]}\n'
-NODES = {"one": "127.0.0.1", "two": "127.0.0.2"}
 
 
 def engines(**commands: list[str]) -> str:
@@ -48,35 +46,10 @@ class Pair:
 
     def __init__(self, lab: Lab, library: Path) -> None:
         self.lab = lab
-        (lab.cluster / "nodes/local.yaml").unlink()
-        for place, (name, address) in enumerate(NODES.items()):
-            directory = lab.root / name
-            directory.mkdir()
-            machine = nvml.Machine(directory, library)
-            machine.add(nvml.H100, count=2 * place + 2)
-            machine.cards = machine.cards[2 * place :]
-            machine.say()
-            node = {
-                "apiVersion": "llmgw/v1",
-                "kind": "Node",
-                "name": name,
-                "local": True,
-                "agent_socket": str(lab.root / f"{name}.sock"),
-                "address": address,
-                "traffic": "direct",
-                "fabric": "rail",
-                "pool": name,
-            }
-            lab.write(f"nodes/{name}.yaml", json.dumps(node))
-            lab.spawn(
-                *("agent", "--state-dir", str(directory / "state"), "--weights-dir", str(lab.weights)),
-                log=f"{name}.log",
-                env={**machine.environment, "LLMGW_AGENT_SOCKET": str(lab.root / f"{name}.sock")},
-            )
+        spawn_pair(lab, library, cards=2)
 
     def configure(self, text: str) -> None:
-        cluster = CLUSTER.replace("control:\n", "control:\n  mgmt_interface: lo\n")
-        self.lab.write("cluster.yaml", cluster + self.lab._ports() + CLASSES + text)
+        configure_pair(self.lab, text)
 
     def pids(self) -> dict[int, int]:
         """Return rank -> pid of the engines of this lab, from the environment and arguments that they were given."""

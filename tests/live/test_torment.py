@@ -18,7 +18,7 @@ import pytest
 
 from tests.fakes.clock import FakeClock
 from tests.live.agent_node import running_node
-from tests.live.lab import ENGINE, Lab, alive, fake_yaml, model_yaml
+from tests.live.lab import ENGINE, Lab, alive, fake_yaml, model_yaml, stolen
 from tests.live.test_broken import _switch
 from tests.live.test_skeleton import Stream
 from tests.live.witness import OtherAgent, Witness, answers, engines, kill, secrets_of, tagged
@@ -250,19 +250,8 @@ def test_a_port_stolen_while_its_engine_restarts(lab: Lab, witness: Witness) -> 
     begin(lab, m=fake_yaml("m"))
     assert replica(lab)["port"] == witness.first + 2, "the first that no stranger has"
     engine, port = lab.pids()["m-1-0"], replica(lab)["port"]
-    with socket.socket() as thief:
-        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        os.kill(engine, signal.SIGKILL)
-
-        def stolen() -> bool:
-            try:
-                thief.bind(("127.0.0.1", port))
-            except OSError:
-                return False
-            return True
-
-        lab.until(stolen, "the port to be free")
-        thief.listen()
+    os.kill(engine, signal.SIGKILL)
+    with stolen(lab, port):
         who = f"port {port} is taken by pid {os.getpid()} ("
         lab.until(lambda: who in str(replica(lab).get("reason")) or replica(lab).get("port") != port, "the thief")
         lab.until(lambda: replica(lab).get("port") != port, "another port")

@@ -76,6 +76,14 @@ class Rig:
                 found[int(entry.name)] = arguments.rstrip(b"\0").replace(b"\0", b" ").decode(errors="replace")
         return found
 
+    def refuses(self, model: str) -> bool:
+        """Whether new requests for a model are answered as those for one that there is not."""
+        try:
+            self.lab.ask(model)
+        except openai.NotFoundError as error:
+            return error.code == "model_not_found"
+        return False
+
     def titled(self, title: str) -> list[int]:
         """Return the engines' processes with such a title."""
         return [pid for pid, arguments in self.engines().items() if arguments.startswith(title)]

@@ -7,14 +7,13 @@ import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
 
 from llmgw.agent import figures
 from llmgw.engines.vllm import METRICS
-from tests.live.lab import alive
+from tests.live.lab import alive, stolen
 from tests.vllm.rig import Rig, Talk
 
 RECORDED = Path(__file__).parents[1] / "unit/engines/recorded/vllm_0.33.0.json"
@@ -179,19 +178,8 @@ def test_a_dead_engine_process_is_named_and_the_server_that_ends_with_0_for_it_s
 def test_a_port_stolen_while_it_is_down_is_left_to_its_thief(served: Rig) -> None:
     lab, port = served.lab, served.replica("m")["port"]
     (engine,) = lab.pids().values()
-    with socket.socket() as thief:
-        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        os.kill(engine, signal.SIGKILL)
-
-        def stolen() -> bool:
-            try:
-                thief.bind(("127.0.0.1", port))
-            except OSError:
-                return False
-            return True
-
-        served.until(stolen, "the port to be free")
-        thief.listen()
+    os.kill(engine, signal.SIGKILL)
+    with stolen(lab, port):
         who = f"port {port} is taken by pid {os.getpid()} ("
         served.until(lambda: who in json.dumps(lab.status()) or served.replica("m").get("port") != port, "the thief")
         served.until(lambda: lab.ready("m") and served.replica("m")["port"] != port, "the model at another port")
@@ -208,7 +196,7 @@ def test_a_deleted_model_is_withdrawn_then_drained_then_stopped(served: Rig) -> 
     talk = Talk(served, "m", tokens)
     (lab.cluster / "models/m.yaml").unlink()
     lab.commit()
-    served.until(lambda: _refused(served), "new requests to be refused")
+    served.until(lambda: served.refuses("m"), "new requests to be refused")
     assert alive(engine)
     assert not talk.ended, "its stream runs on"
     talk.end()
@@ -217,11 +205,3 @@ def test_a_deleted_model_is_withdrawn_then_drained_then_stopped(served: Rig) -> 
     assert talk.usage.completion_tokens == tokens
     served.until(lambda: not served.engines() and not lab.replicas("m"), "all of it to be gone")
     assert not served.shared_memory(), "told to end, it frees what it shared"
-
-
-def _refused(rig: Rig) -> Any:
-    try:
-        rig.lab.ask("m")
-    except openai.NotFoundError as error:
-        return error.code == "model_not_found"
-    return False

@@ -8,17 +8,15 @@ import json
 import os
 import signal
 
-import openai
 import pytest
 
 from tests.fakes import nvml
 from tests.live.conftest import program
-from tests.live.lab import CLUSTER, alive
+from tests.live.lab import alive
+from tests.live.pair import configure_pair, spawn_pair
 from tests.vllm.rig import ENV, Rig, Talk
 
-CLASSES = '\ngpu_classes:\n- {name: h100, match: ["NVIDIA H100*"]}\n'
 GANG = {"gpu": {"class": "h100", "count": 1}, "nodes": 2, "tensor_parallel": 2}
-NODES = {"one": "127.0.0.1", "two": "127.0.0.2"}
 
 
 @pytest.fixture(scope="module")
@@ -27,34 +25,8 @@ def pair(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Rig:
     program("gcc")
     lab = rig.lab
     library = nvml.build(tmp_path_factory.mktemp("nvml"))
-    (lab.cluster / "nodes/local.yaml").unlink()
-    for place, (name, address) in enumerate(NODES.items()):
-        directory = lab.root / name
-        directory.mkdir()
-        machine = nvml.Machine(directory, library)
-        machine.add(nvml.H100, count=place + 1)
-        machine.cards = machine.cards[place:]
-        machine.say()
-        node = {
-            "apiVersion": "llmgw/v1",
-            "kind": "Node",
-            "name": name,
-            "local": True,
-            "agent_socket": str(lab.root / f"{name}.sock"),
-            "address": address,
-            "traffic": "direct",
-            "fabric": "rail",
-            "pool": name,
-        }
-        lab.write(f"nodes/{name}.yaml", json.dumps(node))
-        lab.spawn(
-            *("agent", "--state-dir", str(directory / "state"), "--weights-dir", str(lab.weights)),
-            log=f"{name}.log",
-            env={**machine.environment, "LLMGW_AGENT_SOCKET": str(lab.root / f"{name}.sock")},
-        )
-    lab.write(
-        "cluster.yaml", CLUSTER.replace("control:\n", "control:\n  mgmt_interface: lo\n") + lab._ports() + CLASSES
-    )
+    spawn_pair(lab, library, cards=1)
+    configure_pair(lab)
     lab.write("models/filler.yaml", json.dumps(filler()))
     lab.commit()
     lab.start_server()
@@ -96,7 +68,7 @@ def test_a_replica_over_two_nodes_serves_restarts_as_a_whole_and_drains(pair: Ri
     talk = Talk(pair, "m", tokens)
     (lab.cluster / "models/m.yaml").unlink()
     lab.commit()
-    pair.until(lambda: refused(pair), "new requests to be refused")
+    pair.until(lambda: pair.refuses("m"), "new requests to be refused")
     assert not talk.ended, "its stream runs on"
     talk.end()
     assert (talk.error, talk.finish) == (None, "length")
@@ -108,11 +80,3 @@ def test_a_replica_over_two_nodes_serves_restarts_as_a_whole_and_drains(pair: Ri
 def gang(rig: Rig) -> set[int]:
     """Return the processes of both shards: all but the filler."""
     return {pid for pid, arguments in rig.engines().items() if "sleep 3600" not in arguments}
-
-
-def refused(rig: Rig) -> bool:
-    try:
-        rig.lab.ask("m")
-    except openai.NotFoundError as error:
-        return error.code == "model_not_found"
-    return False

@@ -1,5 +1,6 @@
 """The fetch of a repository, as the program that it is, against a server that speaks the hub's API."""
 
+import io
 import json
 import os
 import random
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from llmgw.agent import fetch_hub
+from llmgw.agent.fetch import Progress
 from tests.fakes.hub import Hub, serving_hub
 
 COMMIT = "c0ffee" * 6 + "beef"
@@ -163,3 +166,21 @@ def test_two_at_once_fetch_once(hub: Hub, target: Path) -> None:
     assert [one.wait(60) for one in both] == [0, 0]
     assert there(target) == WANTED
     assert len(hub.bytes_asked("config.json")) == 1
+
+
+def test_a_file_that_is_named_in_full_must_be_there(hub: Hub, target: Path) -> None:
+    last, _ = run(hub, target, "*.json", "q4/m.gguf", "*.txt")
+    assert last["error"] == "no_such_file"
+    assert "no file q4/m.gguf at c0ffee" in last["text"]
+    assert not target.exists()
+
+
+def test_room_is_asked_for_only_what_is_still_to_come(hub: Hub, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.cut_after = 100_000
+    run(hub, target)
+    asked: list[int] = []
+    monkeypatch.setattr(fetch_hub, "require_room", lambda _, needed: asked.append(needed))
+    monkeypatch.setattr(fetch_hub.constants, "ENDPOINT", hub.url)
+    fetch_hub.fetch_repository("Org/Name", COMMIT, (), target, Progress(io.StringIO()))
+    whole = sum(map(len, WANTED.values()))
+    assert asked == [whole - len(WANTED["config.json"]) - 100_000]
