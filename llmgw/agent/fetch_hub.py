@@ -42,11 +42,10 @@ from llmgw.agent.fetch import (
     sha256_of,
     size_of,
 )
+from llmgw.engines.weights import is_pattern
 
 OTHER_FORMATS = ("*.bin", "*.pth", "*.pt", "*.gguf", "*.onnx", "*.h5", "*.msgpack", "*.ot", "original/*")
 """What repeats the weights of a repository that has them as safetensors."""
-GLOB = frozenset("*?[")
-"""What makes a name one that stands for several."""
 
 
 def fetch_repository(repo: str, commit: str, patterns: tuple[str, ...], target: Path, progress: Progress) -> None:
@@ -56,7 +55,7 @@ def fetch_repository(repo: str, commit: str, patterns: tuple[str, ...], target: 
             return
         listed = _listed(repo, commit)
         files = chosen(listed, patterns)
-        lacking = [one for one in patterns if not GLOB & set(one) and all(file.path != one for file in files)]
+        lacking = [one for one in patterns if not is_pattern(one) and all(file.path != one for file in files)]
         if lacking or not files:
             what = f"no file {', '.join(lacking or patterns)}" if patterns else "no files"
             raise NotFetched("no_such_file", f"{repo} has {what} at {commit[:12]}; correct the weights' `files`")

@@ -81,7 +81,12 @@ def path_of(weights: Weights) -> str | None:
 
 def named_file(weights: Weights) -> str:
     """Return the GGUF file of a repository that is named in full, the first of them; empty if none is."""
-    return next((one for one in weights.files or () if one.endswith(".gguf") and not set("*?[") & set(one)), "")
+    return next((one for one in weights.files or () if one.endswith(".gguf") and not is_pattern(one)), "")
+
+
+def is_pattern(file: str) -> bool:
+    """Whether an entry of `files` may stand for several, and so for none."""
+    return bool(set("*?[") & set(file))
 
 
 def unpinned(weights: Weights) -> str:
