@@ -10,6 +10,7 @@ import contextlib
 import os
 import socket
 import sqlite3
+import time
 import weakref
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +24,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from llmgw.ports.sinks import StoreUnavailable
 
+BUSY = 5.0
+"""Seconds in which another process may let go of a SQLite file."""
+LOOK_AGAIN = 0.01
 LIMIT = 10.0
 """Seconds for one piece of work, waiting for its turn included."""
 CONNECT = {
@@ -152,10 +156,24 @@ def _engine(url: str) -> sa.Engine:
         ) from None
 
 
+def _use_wal(cursor: sqlite3.Cursor) -> None:
+    """Have a file use a write-ahead log. Two that begin that at once are in each other's way, and no busy timeout helps."""
+    left = round(BUSY / LOOK_AGAIN)
+    while cursor.execute("PRAGMA journal_mode").fetchone() != ("wal",):
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or not left:
+                raise
+            left -= 1
+            time.sleep(LOOK_AGAIN)
+        else:
+            return  # or it cannot have one, as a database in memory
+
+
 def _configure_sqlite(connection: Any, _: object) -> None:
     cursor = connection.cursor()
-    cursor.execute("PRAGMA busy_timeout=5000")
-    if cursor.execute("PRAGMA journal_mode").fetchone() != ("wal",):
-        cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute(f"PRAGMA busy_timeout={BUSY * 1000:.0f}")
+    _use_wal(cursor)
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()

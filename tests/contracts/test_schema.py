@@ -2,6 +2,7 @@
 
 import asyncio
 import multiprocessing
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from llmgw.adapters import (
     sql_usage,
 )
 from llmgw.adapters.sql_store import SqlStore
+from llmgw.adapters.sql_thread import _configure_sqlite
 from llmgw.base.ids import Epoch, OwnerId, Revision
 from llmgw.base.time import Instant
 from llmgw.catalog.digest import tree_digest
@@ -144,6 +146,25 @@ def test_servers_that_start_at_once_do_not_get_in_each_others_way(sql_url: str) 
     for process in processes:
         process.join()
     assert answers == ["well"] * 3
+
+
+def test_a_file_that_another_begins_to_use_at_the_same_time_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "store.sqlite"
+    another, ours = sqlite3.connect(path, isolation_level=None), sqlite3.connect(path)
+    another.execute("begin immediate")
+    tried: list[str] = []
+
+    def let_go(statement: str) -> None:
+        tried.append(statement)
+        if tried.count("PRAGMA journal_mode=WAL") == 3:
+            another.execute("rollback")
+
+    ours.set_trace_callback(let_go)
+    _configure_sqlite(ours, None)
+    ours.set_trace_callback(None)
+    assert ours.execute("pragma journal_mode").fetchone() == ("wal",)
+    another.close()
+    ours.close()
 
 
 async def test_a_migration_that_fails_changes_nothing_and_can_be_run_again(sql_url: str) -> None:
