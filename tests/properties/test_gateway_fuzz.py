@@ -226,8 +226,13 @@ async def survives(made: World, data: bytes, rng: random.Random) -> None:
         assert (await answers(made, [get(b"/health")], 1))[0][0] == 200
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0.01):
-                while not client.reader.at_eof():
-                    head = await client.head()
+                while True:
+                    try:
+                        head = await client.head()
+                    except asyncio.IncompleteReadError as end:
+                        if end.partial:
+                            raise  # half a head
+                        break
                     assert head.status in {100, 200, 204, 400, 404, 405, 413, 431, 503, 505}, head
                     await client.body(head, bodiless=data[:4] == b"HEAD")
                     if head.status >= 400 and head.body:
